@@ -83,6 +83,8 @@ pub struct Config {
     pub tcp_abort_on_overflow: bool,
     /// Seconds that an orphan stays in FIN-WAIT-2.
     pub tcp_fin_timeout: u32,
+    /// Most connections that no application has; one more is reset.
+    pub tcp_max_orphans: u32,
     /// Most TIME-WAIT objects.
     pub tcp_max_tw_buckets: u32,
     /// 0: a port in TIME-WAIT is not used again; 1: it is; 2: on the loopback only.
@@ -169,6 +171,7 @@ impl Default for Config {
             tcp_max_syn_backlog: 4096,
             tcp_abort_on_overflow: false,
             tcp_fin_timeout: 60,
+            tcp_max_orphans: 131_072,
             tcp_max_tw_buckets: 131_072,
             tcp_tw_reuse: 2,
             tcp_tw_reuse_delay: 1000,

@@ -9,7 +9,7 @@
 use super::batch::Batch;
 use super::handle::Skb;
 use super::region::{Region, head_ptr};
-use crate::sync::{Handover, Links, NIL, Owner, Refused, UnsafeCell, model_failed};
+use crate::sync::{Handover, Links, NIL, OwnLine, Owner, Refused, UnsafeCell, model_failed};
 
 /// Links in the heads of a region. Of this module alone: only the holder of a packet may touch its head.
 pub(super) struct HeadLinks(u32);
@@ -51,7 +51,7 @@ impl Links for HeadLinks {
 
 /// A word that one thread at a time owns, the packets that wait for the owner, and the body that is the owner's.
 pub struct SkbHandover<B> {
-    handover: Handover,
+    handover: OwnLine<Handover>,
     links: HeadLinks,
     body: UnsafeCell<B>,
 }
@@ -80,7 +80,7 @@ impl<B> SkbHandover<B> {
     /// [`Handover::with_limit`]), and its body.
     pub fn new(region: &Region, limit: u32, body: B) -> Self {
         SkbHandover {
-            handover: Handover::with_limit(limit),
+            handover: OwnLine(Handover::with_limit(limit)),
             links: HeadLinks(region.id()),
             body: UnsafeCell::new(body),
         }
@@ -89,7 +89,7 @@ impl<B> SkbHandover<B> {
     /// Takes ownership, unless a thread has it and has not parked it.
     #[inline]
     pub fn own(&self) -> Option<SkbOwner<'_, B>> {
-        let owner = Handover::claim(&self.handover).or_else(Handover::unpark).ok()?;
+        let owner = Handover::claim(&*self.handover).or_else(Handover::unpark).ok()?;
         Some(SkbOwner { cell: self, owner })
     }
 
@@ -111,13 +111,13 @@ impl<B> SkbHandover<B> {
     #[inline(always)]
     fn enter_within(&self, batch: &mut Batch, limited: bool) -> SkbEntered<'_, B> {
         loop {
-            if let Ok(owner) = Handover::claim(&self.handover) {
+            if let Ok(owner) = Handover::claim(&*self.handover) {
                 return SkbEntered::Owner { owner: SkbOwner { cell: self, owner }, parked: false };
             }
             match self.push(batch, limited) {
                 Ok(_) => return SkbEntered::Pending,
                 Err(Refused::Full) => {
-                    return match Handover::unpark(&self.handover) {
+                    return match Handover::unpark(&*self.handover) {
                         Ok(owner) => {
                             SkbEntered::Owner { owner: SkbOwner { cell: self, owner }, parked: true }
                         }

@@ -208,17 +208,17 @@ impl Binder {
         self.add(key, place, limit)
     }
 
-    /// A slot for a socket that no look-up finds: that of a connection, which has a table of its own.
-    pub fn open_unlisted<M: Message>(&mut self) -> Result<Inbox<M>, BindError> {
+    /// A slot for a socket that no look-up finds: that of a connection, which has a table of its own, and
+    /// gets nothing by the slot's inbox, which stays closed. To be given back by
+    /// [`release`](Self::release).
+    pub fn open_unlisted(&mut self) -> Result<SlotRef, BindError> {
         let index = self.free.pop().unwrap_or(self.fresh);
-        let inbox = self.sockets.make(index, &self.region).and_then(|slot| {
+        let slot = self.sockets.make(index, &self.region).and_then(|slot| {
             slot.reset(0);
-            Inbox::open(SlotRef::new(self.sockets.clone(), index)?)
+            SlotRef::new(self.sockets.clone(), index)
         });
-        let Some(mut inbox) = inbox else { return Err(BindError::TooMany) };
-        self.fresh = self.fresh.max(index + 1);
-        inbox.opened(inbox.slot().slot().generation());
-        Ok(inbox)
+        self.fresh = self.fresh.max(index + u32::from(slot.is_some()));
+        slot.ok_or(BindError::TooMany)
     }
 
     /// Adds a socket with this key, which is bound like `place`, and conflicts with none.

@@ -15,7 +15,7 @@ use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
 use crate::sync::{
-    AtomicBool, AtomicU32, Handover, Links, Mutant, NIL, Ordering, Owner, Sleeper, fence, mutated,
+    AtomicBool, AtomicU32, Handover, Links, Mutant, NIL, Ordering, OwnLine, Owner, Sleeper, fence, mutated,
 };
 
 /// Cells of the first chunk; each further one has twice as many as the one before.
@@ -32,7 +32,7 @@ struct Cell {
 /// The side of a set that notifies.
 #[derive(Default)]
 pub struct ReadyList {
-    handover: Handover,
+    handover: OwnLine<Handover>,
     /// Chunks never move, since notifying threads take no lock.
     chunks: [OnceLock<Box<[Cell]>>; CHUNKS],
 }

@@ -103,8 +103,9 @@ pub mod stream {
     pub const HUNG_UP: u32 = 1 << 5;
 }
 
-/// One place for a socket, reused and never freed.
-#[repr(align(64))]
+/// One place for a socket, reused and never freed: a line that look-ups read, and one that each packet
+/// and each call writes. There may be a million.
+#[repr(C, align(64))]
 pub struct Slot {
     /// The next slot of its chain.
     pub(super) next: AtomicU32,
@@ -113,24 +114,27 @@ pub struct Slot {
     flags: AtomicU32,
     local: [AtomicU64; 2],
     remote: [AtomicU64; 2],
+    limit: AtomicU32,
+    napi_id: AtomicU32,
+    drops: AtomicU64,
     pub(super) inbox: SkbInbox,
     /// Frames of the packets in the inbox, and of those that the receiver took: the number that is
     /// limited.
     queued: AtomicU32,
-    /// Whether the receiver has packets that it took and has not handed out.
-    held: AtomicBool,
-    limit: AtomicU32,
-    napi_id: AtomicU32,
     error: AtomicU32,
-    drops: AtomicU64,
     tid: AtomicU32,
-    held_back: AtomicBool,
     /// Of a stream or a listener: what its owner says of its readiness, as bits of [`stream`].
     stream: AtomicU32,
+    wait: Wait,
+    /// Whether the receiver has packets that it took and has not handed out.
+    held: AtomicBool,
+    held_back: AtomicBool,
     /// See [`watch_exclusively`](Slot::watch_exclusively).
     exclusive: AtomicBool,
-    wait: Wait,
 }
+
+#[cfg(not(feature = "loom"))]
+const _: () = assert!(size_of::<Slot>() == 128);
 
 /// The outcome of pushing a run of packets to one socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -235,6 +239,24 @@ impl Slot {
             _ => Key::connected(flow),
         };
         (flags != BindFlags(0) && self.is_still(generation)).then_some((key, v4_only))
+    }
+
+    /// Notes the ends of a connection that no look-up finds, for [`flow`](Self::flow). Only the holder of
+    /// a slot without a key may call it.
+    pub fn set_flow(&self, flow: &Flow) {
+        // After the key of the slot's last socket was taken out: a look-up that reads any of this finds
+        // another generation at its second look.
+        fence(Ordering::Release);
+        self.ports.store(flow.ports(), Ordering::Relaxed);
+        store(&self.local, flow.local);
+        store(&self.remote, flow.remote);
+    }
+
+    /// The ends that were noted, for the holder of the slot.
+    pub fn flow(&self, protocol: u8) -> Flow {
+        let ports = self.ports.load(Ordering::Relaxed);
+        let (lport, rport) = ((ports >> 16) as u16, ports as u16);
+        Flow { local: load(&self.local), remote: load(&self.remote), lport, rport, protocol }
     }
 
     /// Writes a new key. Only the one writer may call it. Returns the new generation.

@@ -176,7 +176,6 @@ impl Sockets {
             let line: *const u8 = std::ptr::from_ref(slot).cast();
             crate::skb::prefetch(line);
             crate::skb::prefetch(line.wrapping_add(64));
-            crate::skb::prefetch(line.wrapping_add(128));
         }
     }
 

@@ -27,11 +27,11 @@ use std::sync::atomic::{
 };
 
 use crate::skb::{BATCH, Batch, Region, Skb, SkbInbox, SkbList, SkbReceiver};
-use crate::sync::{AtomicBool, AtomicU64, Mutant, Ordering, fence, mutated, weakened};
+use crate::sync::{AtomicBool, AtomicU64, Mutant, Ordering, OwnLine, fence, mutated, weakened};
 
 /// What any thread sees of a backlog.
 pub struct Backlog {
-    inbox: SkbInbox,
+    inbox: OwnLine<SkbInbox>,
     /// The most packets that may wait: one more list gets in as long as there are no more than so
     /// many.
     max: usize,
@@ -67,7 +67,7 @@ impl Backlog {
     /// An empty one for packets of `region`, of which `max` may wait, and its owner's side.
     pub fn new(region: &Region, max: usize) -> (Arc<Self>, BacklogQueue) {
         let backlog = Arc::new(Backlog {
-            inbox: SkbInbox::new(region),
+            inbox: OwnLine(SkbInbox::new(region)),
             max,
             tail: AtomicU64::new(0),
             frames_in: Figure::new(0),

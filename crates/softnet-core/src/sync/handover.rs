@@ -60,8 +60,22 @@ impl Links for LinkTable {
     }
 }
 
-/// Owner word and pending list, on a cache line of their own.
+/// A value on a cache line of its own: what other threads write beside it does not slow it down.
 #[repr(align(64))]
+#[derive(Debug, Default)]
+pub struct OwnLine<T>(pub T);
+
+impl<T> Deref for OwnLine<T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+/// Owner word and pending list. [`OwnLine`] keeps them off what others write; a socket's slot, of which
+/// there are a million, has them beside what the same threads write.
 pub struct Handover {
     word: AtomicU32,
     count: AtomicU32,

@@ -11,12 +11,12 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use super::handover::{Drain, Handover, LinkTable, NIL, Owner};
+use super::handover::{Drain, Handover, LinkTable, NIL, OwnLine, Owner};
 use super::pool::Pool;
 use super::{UnsafeCell, model_failed};
 
 struct Shared<T> {
-    handover: Handover,
+    handover: OwnLine<Handover>,
     links: LinkTable,
     free: Pool,
     slots: Box<[UnsafeCell<Option<T>>]>,
@@ -69,7 +69,7 @@ pub enum PushError<T> {
 /// A mailbox for up to `capacity` pending values, and its receiver.
 pub fn mailbox<T: Send>(capacity: u32) -> (Mailbox<T>, Receiver<T>) {
     let shared = Arc::new(Shared {
-        handover: Handover::new(),
+        handover: OwnLine(Handover::new()),
         links: LinkTable::new(capacity),
         free: Pool::full(capacity, 1),
         slots: (0..capacity).map(|_| UnsafeCell::new(None)).collect(),

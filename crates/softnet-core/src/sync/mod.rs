@@ -47,7 +47,7 @@ mod sleep;
 
 pub use abort::AbortOnPanic;
 pub use cell::UnsafeCell;
-pub use handover::{Drain, Entered, Handover, LinkTable, Links, NIL, Owner, Refused};
+pub use handover::{Drain, Entered, Handover, LinkTable, Links, NIL, OwnLine, Owner, Refused};
 pub use left::{Left, left};
 pub use mailbox::{Mailbox, PushError, Received, Receiver, mailbox};
 pub(crate) use mutant::{Mutant, model_failed, mutated, weakened};

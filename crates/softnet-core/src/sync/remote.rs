@@ -15,11 +15,11 @@
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{AtomicU32, Handover, Links, Mutant, Ordering, Owner, model_failed, mutated};
+use super::{AtomicU32, Handover, Links, Mutant, Ordering, OwnLine, Owner, model_failed, mutated};
 
 /// What others freed and one thread is to have back.
 pub struct Home {
-    handover: Handover,
+    handover: OwnLine<Handover>,
     /// Of elements since the owner last took what was there; those that were refused may be among
     /// them.
     count: AtomicU32,
@@ -39,7 +39,7 @@ pub struct Deferred {
 impl Home {
     /// One without an owner, which takes nothing.
     pub fn new(limit: u32) -> Self {
-        Home { handover: Handover::new(), count: AtomicU32::new(0), limit }
+        Home { handover: OwnLine(Handover::new()), count: AtomicU32::new(0), limit }
     }
 
     /// Whether anything is there: one load.

@@ -253,7 +253,7 @@ impl<H> Conn<H> {
             }
             SockOpt::RcvBuf(bytes) => {
                 self.win.buf = bytes;
-                self.win.locked = true;
+                self.win.lock();
             }
             SockOpt::SndBuf(bytes) => {
                 self.sndbuf = bytes;

@@ -41,8 +41,6 @@ pub(crate) struct RecvWindow {
     /// The shift of windows told.
     pub(crate) scale: u8,
     ratio: u8,
-    /// Whether the application fixed the buffer.
-    pub(crate) locked: bool,
     drs: RightSizing,
 }
 
@@ -56,6 +54,8 @@ struct RightSizing {
     /// Eight times the receiver's estimate of the round trip.
     rtt: u32,
     last_ecr: u32,
+    /// Whether the application fixed the buffer.
+    locked: bool,
 }
 
 impl RecvWindow {
@@ -80,7 +80,6 @@ impl RecvWindow {
             advmss,
             scale: 0,
             ratio: DEFAULT_RATIO,
-            locked,
             drs: RightSizing {
                 since: Instant(0),
                 rtt_since: Instant(0),
@@ -89,6 +88,7 @@ impl RecvWindow {
                 rtt_seq: Seq(0),
                 rtt: 0,
                 last_ecr: 0,
+                locked,
             },
         };
         let mut space = window.payload_of(buf).min(window.clamp);
@@ -257,7 +257,7 @@ impl RecvWindow {
     /// Memory ran out: the window is held to what there is, or the buffer takes what is used
     /// already.
     pub(crate) fn clamp_to_memory(&mut self, cfg: &Config) {
-        if self.buf < cfg.tcp_rmem[2] && !self.locked {
+        if self.buf < cfg.tcp_rmem[2] && !self.drs.locked {
             self.buf = self.buf.max(self.held.min(cfg.tcp_rmem[2]));
         }
         if self.held > self.buf {
@@ -305,6 +305,11 @@ impl RecvWindow {
         Span(self.drs.rtt / 8)
     }
 
+    /// The application fixes the buffer.
+    pub(crate) fn lock(&mut self) {
+        self.drs.locked = true;
+    }
+
     /// What right-sizing holds a round trip to be worth, bytes.
     pub(crate) fn drs_space(&self) -> u32 {
         self.drs.space
@@ -325,7 +330,7 @@ impl RecvWindow {
 
     fn grow_buffer(&mut self, cfg: &Config, read: u32, rtt: u32, beyond: u32) {
         let before = std::mem::replace(&mut self.drs.space, read);
-        if !cfg.tcp_moderate_rcvbuf || self.locked {
+        if !cfg.tcp_moderate_rcvbuf || self.drs.locked {
             return;
         }
         // What is measured is one round trip late: twice as much is needed by now.

@@ -59,6 +59,7 @@ knobs! {
         tcp_timestamps: 0, 2;
         tcp_ecn: 0, 2;
         tcp_fin_timeout: 1, 7_200;
+        tcp_max_orphans: 256, 4_194_304;
         tcp_max_tw_buckets: 256, 4_194_304;
         tcp_tw_reuse: 0, 2;
         tcp_keepalive_time: 1, 32_767;

@@ -77,12 +77,17 @@ pub(super) fn closed<M: Message>(
     inbox: Option<Inbox<M>>,
 ) {
     groups::left(shared, joined);
-    shared.sockets.notifier.watchers.forget(index);
+    unwatched(shared, index);
     if let Some(inbox) = inbox {
         let gone = with(shared, |thread| inbox.close(&mut thread.ctx));
         shared.sockets.gone(gone);
         shared.sockets.binder().release(index);
     }
+}
+
+/// The socket in slot `index` is closed: what watches it learns of that, and watches it no more.
+pub(super) fn unwatched(shared: &Arc<StackInner>, index: u32) {
+    shared.sockets.notifier.watchers.forget(index);
 }
 
 /// Blocks until the socket in `slot` is `ready`, the stack stops, or it is `until`: then the error

@@ -46,13 +46,15 @@ impl<H: Host> Churn<H> {
         })
     }
 
-    /// Has `n` connections at a time for `warm_up`, and then for `time`, which `look` frames.
-    /// Latencies are from the beginning of a connection to its end.
+    /// Has `n` connections at a time for `warm_up`, and then for `time`, which `look` frames; `beside` is
+    /// called again and again, with the ns since the run began. Latencies are from the beginning of a
+    /// connection to its end.
     pub(super) fn run(
         &mut self,
         n: usize,
         (warm_up, time): (Duration, Duration),
         look: &mut dyn FnMut(),
+        beside: &mut dyn FnMut(u64),
     ) -> Result<Outcome, String> {
         let begin = Instant::now();
         let now = || begin.elapsed().as_nanos() as u64;
@@ -70,6 +72,7 @@ impl<H: Host> Churn<H> {
         while open > 0 {
             self.set.wait(&mut ready, Duration::from_millis(1)).map_err(text)?;
             let at = now();
+            beside(at);
             if !measuring && seconds == 0.0 && at >= from {
                 look();
                 (measuring, began) = (true, now());

@@ -137,7 +137,7 @@ impl Bed {
             config.neighbours.push(NeighbourConfig::new("nic0", address, PEER_MAC));
         }
         let lane = Lane::new();
-        let syns = Arc::new(Mutex::new(Sends { lane: lane.clone(), next: 0 }));
+        let syns = Arc::new(Mutex::new(Sends { lane: lane.clone() }));
         let port = Arc::new(std::sync::Mutex::new(None));
         let opener = {
             let (port, lane, to) = (port.clone(), lane.clone(), syns.clone());
@@ -190,7 +190,7 @@ impl Bed {
 }
 
 /// Bytes of this process that are in memory.
-fn resident() -> Result<u64, String> {
+pub(super) fn resident() -> Result<u64, String> {
     let status = std::fs::read_to_string("/proc/self/status").map_err(text)?;
     let kib = status
         .lines()

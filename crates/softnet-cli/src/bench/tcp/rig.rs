@@ -12,7 +12,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use softnet::config::{Config, DeviceConfig, GroMode, NeighbourConfig};
+use softnet::config::{Config, DeviceConfig, GroMode, NeighbourConfig, RouteConfig, RouteTarget};
 use softnet::driver::{OpenRequest, Xdp};
 use softnet::internals::{Assembly, XdpOpener};
 use softnet::{DeviceError, Stack};
@@ -34,7 +34,7 @@ use crate::bench::text;
 const FRAMES: u32 = 1 << 16;
 /// Sockets that a stack may have.
 const SOCKETS: u32 = 1 << 18;
-const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 1, 0], [2, 0, 0, 0, 2, 0]];
+pub(super) const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 1, 0], [2, 0, 0, 0, 2, 0]];
 /// Ports that the server listens at: with one, a client has too few for its connections.
 pub(super) const PORTS: [u16; 4] = [7001, 7002, 7003, 7004];
 
@@ -54,6 +54,8 @@ pub(super) enum Ends {
 pub(super) struct Rig {
     pub(super) stacks: Vec<Stack>,
     pub(super) ends: Ends,
+    /// What arrives at the server, of two stacks.
+    pub(super) to_server: Option<Arc<Lane>>,
     _veth: Option<Arc<Veth>>,
 }
 
@@ -73,6 +75,9 @@ pub(super) fn config(
     device.gro = GroMode::Frags;
     config.neighbours = vec![NeighbourConfig::new(device.name.clone(), peer.0, peer.1)];
     config.devices = vec![device];
+    // What is spoofed has a way, too: an answer to it costs what it costs behind a router.
+    let all = "0.0.0.0/0".parse().map_err(text)?;
+    config.routes = vec![RouteConfig::new(all, RouteTarget::Via(peer.0.into()))];
     Ok(config)
 }
 
@@ -98,8 +103,7 @@ fn mem_stack(cpu: usize, side: usize, lanes: &[Arc<Lane>; 2]) -> Result<Stack, S
         let (port, rx) = (port.clone(), rx.clone());
         move |_: &Arc<Region>| {
             Ok(move |&OpenRequest { dev, name, .. }: &OpenRequest<'_>, _: &mut SoftnetData| {
-                let wires =
-                    vec![(Receives { lane: rx.clone(), next: 0 }, Sends { lane: tx.clone(), next: 0 })];
+                let wires = vec![(Receives { lane: rx.clone(), next: 0 }, Sends { lane: tx.clone() })];
                 let config = NicConfig {
                     name: name.into(),
                     mac: MACS[side],
@@ -140,7 +144,8 @@ impl Rig {
         let lanes = [Lane::new(), Lane::new()];
         let stacks = vec![mem_stack(client, 1, &lanes)?, mem_stack(server, 0, &lanes)?];
         let ends = Ends::Mem { client: Softnet(stacks[0].handle()), server: Softnet(stacks[1].handle()) };
-        Ok(Rig { stacks, ends, _veth: None })
+        let [_, to_server] = lanes;
+        Ok(Rig { stacks, ends, to_server: Some(to_server), _veth: None })
     }
 
     /// softnet, whose worker is on CPU `server`, and a client of the kernel's.
@@ -159,7 +164,7 @@ impl Rig {
         kernel_end(&veth.client, CLIENT, (SERVER, mac[0]))?;
         let client = Kernel(Arc::new(veth.client.0.try_clone().map_err(text)?));
         let ends = Ends::Xdp { server: Softnet(stack.handle()), client };
-        Ok(Rig { stacks: vec![stack], ends, _veth: Some(veth) })
+        Ok(Rig { stacks: vec![stack], ends, to_server: None, _veth: Some(veth) })
     }
 
     /// The kernel alone; with `segments`, interfaces hand on aggregates as they are, and without,
@@ -183,7 +188,7 @@ impl Rig {
             server: Kernel(Arc::new(server.map_err(text)?)),
             client: Kernel(Arc::new(client.map_err(text)?)),
         };
-        Ok(Rig { stacks: vec![], ends, _veth: Some(veth) })
+        Ok(Rig { stacks: vec![], ends, to_server: None, _veth: Some(veth) })
     }
 
     /// The server's stack, if it is softnet's.

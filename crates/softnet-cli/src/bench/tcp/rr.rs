@@ -40,7 +40,7 @@ the client's receiving as well.";
 pub(in crate::bench) const LEADING: &[&str] = &["qps", "p50_us", "p99_us", "p999_us", "cpu_percent"];
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq)]
-enum Device {
+pub(super) enum Device {
     /// Two stacks in this process
     Mem,
     /// AF_XDP on a veth pair, beside the kernel
@@ -140,6 +140,7 @@ impl Bed {
         times: (Duration, Duration),
     ) -> Result<Sample, String> {
         let measured = self.try_measure(way, connections, size, times);
+        self.server.rest();
         measured.map_err(|error| self.server.explain(error))
     }
 

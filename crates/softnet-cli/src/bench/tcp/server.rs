@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use super::host::{For, Host, Set};
-use super::ways::Way;
+use super::ways::{BASE, Way};
 use crate::bench::{pin, text};
 
 /// What the server is to do, which may change while it runs.
@@ -76,6 +76,12 @@ impl Server {
         let mut to = self.orders.way.lock().unwrap_or_else(PoisonError::into_inner);
         *to = (to.0 + 1, way.clone());
         self.orders.version.store(to.0, Ordering::Release);
+    }
+
+    /// Sleeps from now on while there is nothing to do: a server that polls on would take its CPU from
+    /// the one that is measured next.
+    pub(super) fn rest(&self) {
+        self.wait_as(&BASE);
     }
 
     /// What a client found wrong, or why the server ended, which explains it.

@@ -6,7 +6,7 @@
 //! neither computed nor verified, as between cards that do both.
 //!
 //! Invariant: a slot is written before its packet is offered, and read once; what finds no place in
-//! the other's ring is lost, and counted there.
+//! the other's ring is lost, and counted.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -32,8 +32,10 @@ pub(super) struct Lane {
     slots: Box<[Mutex<Packet>]>,
     /// The receiving NIC's end, once it is open.
     pub(super) port: OnceLock<Mutex<NicPort>>,
-    /// Packets that were too long, or had no receiver.
+    /// Packets that were too long, or found no place in the receiver's ring.
     pub(super) refused: AtomicUsize,
+    /// Slots written so far, under the lock of `port`.
+    written: AtomicUsize,
 }
 
 impl Lane {
@@ -43,14 +45,14 @@ impl Lane {
             slots: (0..RING).map(|_| slot()).collect(),
             port: OnceLock::new(),
             refused: AtomicUsize::new(0),
+            written: AtomicUsize::new(0),
         })
     }
 }
 
-/// What a NIC sends.
+/// What a NIC, or a generator beside it, sends.
 pub(super) struct Sends {
     pub(super) lane: Arc<Lane>,
-    pub(super) next: usize,
 }
 
 impl Sends {
@@ -58,16 +60,18 @@ impl Sends {
     fn put(&mut self, n: usize, mut write: impl FnMut(usize, &mut [u8; LEN]) -> Option<usize>) {
         let Some(port) = self.lane.port.get() else { return };
         let mut port = port.lock();
-        let room = port.room() as usize;
-        for i in 0..n.min(room) {
-            let mut slot = self.lane.slots[(self.next + i) % RING].lock();
+        // Room may come meanwhile: no more is offered than was written.
+        let (fits, next) = (n.min(port.room() as usize), self.lane.written.load(Ordering::Relaxed));
+        for i in 0..fits {
+            let mut slot = self.lane.slots[next.wrapping_add(i) % RING].lock();
             slot.len = write(i, &mut slot.bytes).unwrap_or_else(|| {
                 self.lane.refused.fetch_add(1, Ordering::Relaxed);
                 0
             });
         }
-        self.next += n.min(room);
-        port.offer(n as u64);
+        self.lane.written.store(next.wrapping_add(fits), Ordering::Relaxed);
+        self.lane.refused.fetch_add(n - fits, Ordering::Relaxed);
+        port.offer(fits as u64);
     }
 }
 

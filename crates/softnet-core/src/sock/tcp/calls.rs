@@ -165,7 +165,7 @@ impl Shard {
         self.readable(ctx, env, id, 1, out)?;
         let n = self.sock_mut(id).map_or(0, |sock| {
             let (bytes, frames) = sock.rx.lend(to);
-            sock.lent += frames;
+            sock.lent += frames as u32;
             bytes
         });
         if n > 0 {
@@ -185,7 +185,7 @@ impl Shard {
     ) {
         let frames = free_lent(ctx, pieces);
         if let Some(sock) = self.sock_mut(id).filter(|_| frames > 0) {
-            sock.lent -= frames;
+            sock.lent -= frames as u32;
             let memory = frames as u32 * TRUESIZE;
             self.enter(ctx, env, out, id.index, |conn, cx| conn.read(cx, 0, memory));
         }
@@ -237,10 +237,16 @@ impl Shard {
     }
 
     /// The application has closed its last handle: the connection ends in its own time, and what was
-    /// not read makes it a reset.
+    /// not read makes it a reset, as too many of its kind do (`tcp_max_orphans`).
     pub fn close(&mut self, ctx: &mut SoftnetData, env: &Env<'_>, id: ConnId, out: &mut Effects) {
         if self.sock(id).is_some() {
-            self.enter(ctx, env, out, id.index, |conn, cx| conn.close(cx));
+            let too_many = self.orphans >= env.max_orphans;
+            self.enter(ctx, env, out, id.index, |conn, cx| {
+                conn.close(cx);
+                if too_many && conn.state() != State::Closed {
+                    conn.kill(cx);
+                }
+            });
             self.let_go(ctx, id.index);
         }
     }
@@ -300,8 +306,8 @@ impl Shard {
     }
 
     /// What is known of all connections.
-    pub fn infos(&self, env: &Env<'_>) -> Vec<ConnInfo> {
-        self.socks().map(|sock| sock.info(env)).collect()
+    pub fn infos(&self, env: &Env<'_>) -> impl Iterator<Item = ConnInfo> {
+        self.socks().map(|sock| sock.info(env))
     }
 }
 

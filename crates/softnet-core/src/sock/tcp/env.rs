@@ -30,6 +30,8 @@ pub struct Env<'a> {
     pub room: Room,
     /// The shard's part of `tcp_max_tw_buckets`.
     pub max_time_waits: usize,
+    /// The shard's part of `tcp_max_orphans`.
+    pub max_orphans: usize,
 }
 
 impl Env<'_> {

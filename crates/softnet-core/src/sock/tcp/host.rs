@@ -22,7 +22,7 @@ pub(super) struct Host<'a> {
     pub(super) marks: Marks,
     pub(super) tx: &'a mut SendQueue,
     pub(super) rx: &'a mut RecvQueue,
-    pub(super) ooo: &'a mut usize,
+    pub(super) ooo: &'a mut u32,
     pub(super) route: Option<Route>,
     pub(super) time_wait: Option<TimeWait>,
 }
@@ -39,12 +39,12 @@ impl Output for Host<'_> {
     }
 
     fn deliver(&mut self, Payload { skb, at }: Payload, front: u32, len: u32) {
-        *self.ooo -= skb.frame_count();
+        *self.ooo -= skb.frame_count() as u32;
         self.rx.push(self.ctx, skb, at + front as usize, len as usize);
     }
 
     fn discard(&mut self, Payload { skb, .. }: Payload, why: Why) {
-        *self.ooo -= skb.frame_count();
+        *self.ooo -= skb.frame_count() as u32;
         self.ctx.stats().sk_taken.add(1);
         self.ctx.free(skb, reason(why));
     }

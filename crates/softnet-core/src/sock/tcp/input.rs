@@ -17,7 +17,7 @@ use super::listen::{Listeners, tuple};
 use super::output::{Effects, Marks, route, send};
 use super::packet::Packet;
 use super::queue::TRUESIZE;
-use super::shard::{Asked, FlowKey, Object, Payload, Shard};
+use super::shard::{Asked, Object, Payload, Shard};
 use crate::SoftnetData;
 use crate::skb::{DropReason, Skb};
 
@@ -42,7 +42,7 @@ impl Shard {
         (packet, skb): (Packet, Skb),
         out: &mut Effects,
     ) {
-        match self.flows.get(&FlowKey(packet.flow)).copied() {
+        match self.find(&packet.flow) {
             Some(Object::Conn(index)) if !self.unlist_closed(index) => {
                 self.conn_input(ctx, env, index, (packet, skb), out);
             }
@@ -63,7 +63,7 @@ impl Shard {
         let Some(sock) = self.conns.get_mut(index as usize) else { return true };
         let closed = sock.conn.state() == State::Closed;
         if closed && std::mem::take(&mut sock.listed) {
-            self.flows.remove(&FlowKey(sock.flow));
+            self.flows.remove(&sock.flow, Object::Conn(index));
         }
         closed
     }
@@ -97,10 +97,10 @@ impl Shard {
         }
         // All sockets together hold as much as they may: one that holds nothing gets on all the
         // same, a frame or two at a time.
-        if env.room.allows(self.taken, sock.rx.frames() + sock.ooo) < frames {
+        if env.room.allows(self.taken, sock.rx.frames() + sock.ooo as usize) < frames {
             return ctx.free(skb, DropReason::ProtoMem);
         }
-        sock.ooo += frames;
+        sock.ooo += frames as u32;
         self.taken += frames;
         ctx.stats().sk_queued.add(1);
         let handle = Payload { skb, at: payload_at };
@@ -212,9 +212,9 @@ impl Shard {
             // The sender repeats it.
             Found::Contended => return ctx.free(skb, DropReason::SocketClose),
         };
-        let mss = route(env.tables, &flow).map_or(536, |way| env.mss(way.mtu, &flow));
         let Shard { counters, .. } = self;
         let verdict = of.and_then(|of| {
+            let mss = route(env.tables, &flow).map_or(536, |way| env.mss(way.mtu, &flow));
             listeners.with(of, |listener| {
                 let mut cx = ListenCx { now: env.instant(), cfg: env.cfg, counters };
                 let options = listener.engine.options;
@@ -247,10 +247,10 @@ impl Shard {
     fn ask(&mut self, env: &Env<'_>, flow: Flow, request: Request, listener: (u32, u32)) {
         let entry = self.requests.vacant_entry();
         let object = Object::Request(entry.key() as u32);
-        let timer = self.wheel.add(object);
+        let timer = self.wheel.add(object.into());
         self.wheel.arm(&timer, env.now, nanos(request.deadline()));
         entry.insert(Asked { request, flow, timer, listener });
-        self.flows.insert(FlowKey(flow), object);
+        self.flows.insert(&flow, object);
     }
 
     /// A handshake is done: there is a connection, which gets the segment that ended it.

@@ -14,6 +14,7 @@
 
 mod calls;
 mod env;
+mod flows;
 mod host;
 mod icmp;
 mod input;
@@ -25,6 +26,8 @@ pub mod queue;
 mod readiness_tests;
 mod settle;
 mod shard;
+#[cfg(all(test, not(feature = "loom")))]
+mod sizes;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
 

@@ -21,8 +21,8 @@ pub struct SendQueue {
     /// The number of the first byte kept.
     base: Seq,
     /// Where that is in the first frame.
-    front: usize,
-    len: usize,
+    front: u32,
+    len: u32,
 }
 
 impl SendQueue {
@@ -39,7 +39,7 @@ impl SendQueue {
 
     /// Bytes queued.
     pub fn len(&self) -> usize {
-        self.len
+        self.len as usize
     }
 
     /// Whether nothing is queued.
@@ -65,7 +65,7 @@ impl SendQueue {
             let (now, later) = data.split_at(room.min(data.len()));
             let to = self.frames.back_mut().and_then(|last| last.put(now.len()));
             to.into_iter().for_each(|to| to.copy_from_slice(now));
-            self.len += now.len();
+            self.len += now.len() as u32;
             data = later;
         }
         before - data.len()
@@ -74,8 +74,8 @@ impl SendQueue {
     /// The bytes from number `seq` on, in pieces; none of what is not kept.
     pub fn pieces(&self, seq: Seq, len: usize) -> impl Iterator<Item = &[u8]> {
         let from = (seq - self.base) as usize;
-        let (from, mut left) = match from <= self.len {
-            true => (from + self.front, len.min(self.len - from)),
+        let (from, mut left) = match from <= self.len() {
+            true => (from + self.front as usize, len.min(self.len() - from)),
             false => (0, 0),
         };
         // All frames but the last hold the same number of bytes.
@@ -91,14 +91,14 @@ impl SendQueue {
 
     /// The first `n` bytes have arrived.
     pub fn acked(&mut self, ctx: &mut SoftnetData, n: u32) {
-        let n = (n as usize).min(self.len);
-        self.base += n as u32;
+        let n = n.min(self.len);
+        self.base += n;
         self.len -= n;
         self.front += n;
         while let Some(first) = self.frames.front()
-            && (self.front >= first.len() || self.len == 0)
+            && (self.front >= first.len() as u32 || self.len == 0)
         {
-            self.front = self.front.saturating_sub(first.len());
+            self.front = self.front.saturating_sub(first.len() as u32);
             self.frames.pop_front().into_iter().for_each(|frame| ctx.free_skb(frame));
         }
         if self.frames.is_empty() {
@@ -111,7 +111,7 @@ impl SendQueue {
 
     /// Frees all that is left.
     pub fn clear(&mut self, ctx: &mut SoftnetData) {
-        self.acked(ctx, self.len as u32);
+        self.acked(ctx, self.len);
         self.frames.drain(..).for_each(|frame| ctx.free_skb(frame));
     }
 }
@@ -167,7 +167,7 @@ pub(super) fn free_lent(ctx: &mut SoftnetData, pieces: impl Iterator<Item = Piec
 #[derive(Default)]
 pub struct RecvQueue {
     pieces: VecDeque<Piece>,
-    frames: usize,
+    frames: u32,
     /// Memory of packets whose payload was copied behind another's.
     saved: u32,
 }
@@ -179,7 +179,7 @@ const SMALL: usize = 256;
 impl RecvQueue {
     /// Frames of packet memory.
     pub fn frames(&self) -> usize {
-        self.frames
+        self.frames as usize
     }
 
     /// Whether nothing waits.
@@ -211,7 +211,7 @@ impl RecvQueue {
                 return ctx.free_skb(skb);
             }
         }
-        self.frames += skb.frame_count();
+        self.frames += skb.frame_count() as u32;
         self.pieces.push_back(Piece { skb, at, len });
     }
 
@@ -252,13 +252,13 @@ impl RecvQueue {
         let bytes = self.pieces.iter().map(Piece::len).sum();
         to.append(&mut self.pieces);
         self.shrink();
-        (bytes, std::mem::take(&mut self.frames))
+        (bytes, std::mem::take(&mut self.frames) as usize)
     }
 
     fn pop(&mut self, ctx: &mut SoftnetData) -> u32 {
         let Some(piece) = self.pieces.pop_front() else { return 0 };
         let frames = piece.free(ctx);
-        self.frames -= frames;
+        self.frames -= frames as u32;
         self.shrink();
         frames as u32 * TRUESIZE
     }
@@ -276,7 +276,7 @@ impl RecvQueue {
             ctx.stats().sk_taken.add(1);
             ctx.free(skb, DropReason::SocketClose);
         }
-        frames as u32 * TRUESIZE
+        frames * TRUESIZE
     }
 }
 

@@ -7,7 +7,7 @@ use softnet_tcp::listen::Listener;
 use softnet_tcp::{Config, ConnOptions};
 
 use super::super::key::addr_of;
-use super::super::{Bind, Binder, Slot, SockMem, stream};
+use super::super::{Bind, Binder, Slot, SlotRef, SockMem, stream};
 use super::*;
 use crate::SoftnetData;
 use crate::ip::Prefix;
@@ -43,12 +43,12 @@ impl Listeners for Listening {
 /// An end of a connection, with its place in the table.
 struct End {
     id: ConnId,
-    inbox: TcpInbox,
+    place: SlotRef,
 }
 
 impl End {
     fn slot(&self) -> &Slot {
-        self.inbox.slot().slot()
+        self.place.slot()
     }
 
     /// What a poller is told.
@@ -149,6 +149,7 @@ impl World {
             napi_id: 0,
             room: SockMem::new(16384).room(0),
             max_time_waits: 64,
+            max_orphans: 64,
         };
         let result = f(shard, ctx, &env, listening, out);
         shard.finish(ctx, &env, out);
@@ -168,32 +169,32 @@ impl World {
         n
     }
 
-    fn socket(&mut self) -> TcpInbox {
-        let inbox: TcpInbox = self.binder.open_unlisted().unwrap();
-        inbox.slot().slot().set_stream(0);
-        inbox
+    fn socket(&mut self) -> SlotRef {
+        let place = self.binder.open_unlisted().unwrap();
+        place.slot().set_stream(0);
+        place
     }
 
     /// Sends a SYN.
     fn connect(&mut self, from: u16, to: u16) -> End {
-        let inbox = self.socket();
-        let (local, slot) = (addr_of(own().into()), inbox.slot().index());
+        let place = self.socket();
+        let (local, slot) = (addr_of(own().into()), place.index());
         let flow = Flow { local, remote: local, lport: from, rport: to, protocol: protocol::TCP };
         let id = self.call(|shard, ctx, env, _, out| {
             let (marks, options) = (Marks::default(), &ConnOptions::default());
             shard.connect(ctx, env, &Open { flow, marks, options, path_mss: 1460, slot }, out).unwrap()
         });
-        End { id, inbox }
+        End { id, place }
     }
 
     fn accept(&mut self) -> End {
         let (place, generation) =
             (self.listening.inbox.slot().index(), self.listening.inbox.slot().slot().generation());
         let child = self.listening.with((place, generation), ListenState::pop).unwrap().unwrap();
-        let inbox = self.socket();
-        let slot = inbox.slot().index();
+        let place = self.socket();
+        let slot = place.index();
         assert!(self.call(|shard, _, _, _, _| shard.attach(child.id, slot)));
-        End { id: child.id, inbox }
+        End { id: child.id, place }
     }
 
     /// Both ends of a connection.
@@ -223,12 +224,11 @@ impl World {
 
     fn close(&mut self, end: End) {
         self.call(|shard, ctx, env, _, out| shard.close(ctx, env, end.id, out));
-        end.inbox.close(&mut self.ctx);
     }
 
     /// How often waiters of `end` were woken since this was asked last.
     fn woken(&mut self, end: &End) -> usize {
-        let index = end.inbox.slot().index();
+        let index = end.place.index();
         let n = self.out.wake.iter().filter(|slot| **slot == index).count();
         self.out.wake.retain(|slot| *slot != index);
         n

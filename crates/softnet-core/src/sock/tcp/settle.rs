@@ -28,13 +28,14 @@ impl Shard {
         out: &mut Effects,
     ) -> bool {
         for _ in 0..budget {
-            match self.wheel.expire(env.now) {
+            match self.wheel.expire(env.now).map(Object::from) {
                 None => return true,
                 Some(Object::Conn(index)) => {
-                    if let Some(sock) = self.conns.get_mut(index as usize) {
-                        sock.armed = u64::MAX;
-                    }
-                    self.enter(ctx, env, out, index, |conn, cx| conn.on_time(cx));
+                    self.enter(ctx, env, out, index, |conn, cx| {
+                        conn.on_time(cx);
+                        // A deadline that was put off finds a connection that is idle by then.
+                        conn.release_memory();
+                    });
                 }
                 Some(Object::Request(index)) => self.request_due(ctx, env, listeners, index, out),
                 Some(Object::TimeWait(index)) => self.forget_time_wait(index),
@@ -100,17 +101,15 @@ impl Shard {
         };
         if closed {
             self.wheel.cancel(&sock.timer);
-            sock.armed = u64::MAX;
             sock.tx.clear(ctx);
         } else {
             let due = nanos(sock.conn.next_deadline());
-            if due < sock.armed {
+            if due < self.wheel.deadline(&sock.timer).unwrap_or(u64::MAX) {
                 self.wheel.arm(&sock.timer, env.now, due);
-                sock.armed = due;
             }
         }
-        let frames = sock.tx.frames() + sock.rx.frames() + sock.ooo + sock.lent;
-        self.frames = self.frames + frames - std::mem::replace(&mut sock.frames, frames);
+        let frames = (sock.tx.frames() + sock.rx.frames()) as u32 + sock.ooo + sock.lent;
+        self.frames = self.frames + frames as usize - std::mem::replace(&mut sock.frames, frames) as usize;
         if sock.slot != NO_SLOT {
             if let Some(slot) = env.sockets.slot(sock.slot) {
                 slot.set_napi_id(sock.napi_id);
@@ -123,7 +122,8 @@ impl Shard {
             }
         } else if closed && sock.orphan {
             let mut sock = self.conns.remove(index as usize);
-            self.frames -= sock.frames;
+            self.orphans -= 1;
+            self.frames -= sock.frames as usize;
             sock.rx.clear(ctx);
             self.wheel.remove(sock.timer);
         }

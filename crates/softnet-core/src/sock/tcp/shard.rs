@@ -9,8 +9,6 @@
 //! wheel, armed no later than its next deadline; when [`finish`](Shard::finish) returns no connection
 //! has output to decide on, and each socket's readiness is as its connection says.
 
-use std::collections::HashMap;
-
 use slab::Slab;
 use softnet_tcp::conn::{Conn, Cx};
 use softnet_tcp::listen::Request;
@@ -20,6 +18,8 @@ use softnet_tcp::{Counters, Seq};
 use super::super::key::Flow;
 use super::calls::ConnInfo;
 use super::env::Env;
+pub(super) use super::flows::Object;
+use super::flows::{Flows, Packed};
 use super::host::{Host, nanos};
 use super::output::{Effects, Marks};
 use super::queue::{RecvQueue, SendQueue};
@@ -63,16 +63,14 @@ pub(super) struct Sock {
     pub(super) tx: SendQueue,
     pub(super) rx: RecvQueue,
     pub(super) timer: Timer,
-    /// When the node expires, in ns of the clock; [`u64::MAX`]: it is not armed.
-    pub(super) armed: u64,
     pub(super) serial: u32,
     /// Where readiness is told; [`NO_SLOT`] until the application has it.
     pub(super) slot: u32,
     pub(super) napi_id: u32,
     /// Frames in `rx`, in `tx`, beyond holes, and lent to the application.
-    pub(super) frames: usize,
-    pub(super) ooo: usize,
-    pub(super) lent: usize,
+    pub(super) frames: u32,
+    pub(super) ooo: u32,
+    pub(super) lent: u32,
     pub(super) touched: bool,
     /// The application has let go.
     pub(super) orphan: bool,
@@ -97,37 +95,18 @@ pub(super) struct Waiting {
     pub(super) timer: Timer,
 }
 
-/// What a flow leads to, and what a timer is of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Object {
-    Conn(u32),
-    Request(u32),
-    TimeWait(u32),
-}
-
-/// A flow as a key of the table.
-#[derive(PartialEq, Eq)]
-pub(super) struct FlowKey(pub(super) Flow);
-
-impl std::hash::Hash for FlowKey {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        let Flow { local, remote, .. } = self.0;
-        state.write_u128(remote);
-        state.write_u128(local);
-        state.write_u64(self.0.ports().into());
-    }
-}
-
 /// See the module.
 pub struct Shard {
-    pub(super) flows: HashMap<FlowKey, Object, FoldKey>,
+    pub(super) flows: Flows,
     // Boxed: a slab moves what it holds when it grows, and connections are large.
     pub(super) conns: Slab<Box<Sock>>,
     pub(super) requests: Slab<Asked>,
     pub(super) time_waits: Slab<Waiting>,
-    pub(super) wheel: TimerWheel<Object>,
+    pub(super) wheel: TimerWheel<Packed>,
     pub(super) touched: Vec<u32>,
     pub(super) serial: u32,
+    /// Connections that no application has any more.
+    pub(super) orphans: usize,
     pub(super) frames: usize,
     /// The latest time that a holder came with.
     now: u64,
@@ -143,13 +122,14 @@ impl Shard {
     /// An empty one, whose table is keyed by `key`.
     pub fn new(key: FoldKey) -> Self {
         Shard {
-            flows: HashMap::with_hasher(key),
+            flows: Flows::new(key),
             conns: Slab::new(),
             requests: Slab::new(),
             time_waits: Slab::new(),
             wheel: TimerWheel::new(),
             touched: Vec::new(),
             serial: 0,
+            orphans: 0,
             frames: 0,
             now: 0,
             taken: 0,
@@ -189,7 +169,7 @@ impl Shard {
 
     /// Whether a flow is in use, by a connection, a request, or one that is remembered.
     pub fn contains(&self, flow: &Flow) -> bool {
-        self.flows.contains_key(&FlowKey(*flow))
+        self.find(flow).is_some()
     }
 
     pub(super) fn sock(&self, id: ConnId) -> Option<&Sock> {
@@ -198,10 +178,24 @@ impl Shard {
 
     /// The connection of a flow.
     pub(super) fn conn_of(&self, flow: &Flow) -> Option<u32> {
-        match self.flows.get(&FlowKey(*flow)) {
-            Some(Object::Conn(index)) => Some(*index),
+        match self.find(flow) {
+            Some(Object::Conn(index)) => Some(index),
             _ => None,
         }
+    }
+
+    /// What a flow leads to.
+    #[inline]
+    pub(super) fn find(&self, flow: &Flow) -> Option<Object> {
+        let Shard { conns, requests, time_waits, .. } = self;
+        self.flows.get(flow, |object| {
+            let of = match object {
+                Object::Conn(at) => conns.get(at as usize).map(|sock| &sock.flow),
+                Object::Request(at) => requests.get(at as usize).map(|asked| &asked.flow),
+                Object::TimeWait(at) => time_waits.get(at as usize).map(|waiting| &waiting.flow),
+            };
+            of == Some(flow)
+        })
     }
 
     pub(super) fn sock_mut(&mut self, id: ConnId) -> Option<&mut Sock> {
@@ -231,9 +225,8 @@ impl Shard {
             Host { ctx, env, out, flow: *flow, marks: *marks, tx, rx, ooo, route: None, time_wait: None };
         let mut cx = Cx { now: env.instant(), cfg: env.cfg, counters: &mut self.counters, out: &mut host };
         let result = f(conn, &mut cx);
-        let (time_wait, flow) = (host.time_wait, *flow);
-        if let Some(time_wait) = time_wait {
-            self.remember(env, flow, time_wait);
+        if let Some(time_wait) = host.time_wait {
+            self.remember(env, index, time_wait);
         }
         Some(result)
     }
@@ -273,8 +266,7 @@ impl Shard {
             flow,
             tx,
             rx,
-            timer: self.wheel.add(Object::Conn(index)),
-            armed: u64::MAX,
+            timer: self.wheel.add(Object::Conn(index).into()),
             serial: self.serial,
             slot: NO_SLOT,
             napi_id: env.napi_id,
@@ -289,7 +281,7 @@ impl Shard {
         };
         entry.insert(Box::new(sock));
         self.touched.push(index);
-        self.flows.insert(FlowKey(flow), Object::Conn(index));
+        self.flows.insert(&flow, Object::Conn(index));
         ConnId { index, serial: self.serial }
     }
 
@@ -309,7 +301,10 @@ impl Shard {
     pub(super) fn let_go(&mut self, ctx: &mut SoftnetData, index: u32) {
         if let Some(sock) = self.conns.get_mut(index as usize) {
             sock.rx.clear(ctx);
-            (sock.orphan, sock.slot) = (true, NO_SLOT);
+            sock.slot = NO_SLOT;
+            if !std::mem::replace(&mut sock.orphan, true) {
+                self.orphans += 1;
+            }
             if !std::mem::replace(&mut sock.touched, true) {
                 self.touched.push(index);
             }
@@ -335,33 +330,37 @@ impl Shard {
         self.conns.get_mut(index as usize).map_or((0, 0), |sock| sock.rx.read(ctx, to))
     }
 
-    pub(super) fn remember(&mut self, env: &Env<'_>, flow: Flow, time_wait: TimeWait) {
+    /// Connection `index` has ended, but for its numbers.
+    fn remember(&mut self, env: &Env<'_>, index: u32, time_wait: TimeWait) {
+        let Some(flow) = self.conns.get(index as usize).map(|sock| sock.flow) else { return };
         if self.time_waits.len() >= env.max_time_waits {
             return;
         }
         let entry = self.time_waits.vacant_entry();
         let object = Object::TimeWait(entry.key() as u32);
-        let timer = self.wheel.add(object);
+        let timer = self.wheel.add(object.into());
         self.wheel.arm(&timer, env.now, nanos(time_wait.deadline()));
         entry.insert(Waiting { time_wait, flow, timer });
-        if let Some(Object::Conn(index)) = self.flows.insert(FlowKey(flow), object)
-            && let Some(sock) = self.conns.get_mut(index as usize)
+        // It takes the place of its connection.
+        if let Some(sock) = self.conns.get_mut(index as usize)
+            && std::mem::take(&mut sock.listed)
         {
-            sock.listed = false;
+            self.flows.remove(&flow, Object::Conn(index));
         }
+        self.flows.insert(&flow, object);
     }
 
     pub(super) fn forget_time_wait(&mut self, index: u32) {
         if let Some(Waiting { flow, timer, .. }) = self.time_waits.try_remove(index as usize) {
             self.wheel.remove(timer);
-            self.flows.remove(&FlowKey(flow));
+            self.flows.remove(&flow, Object::TimeWait(index));
         }
     }
 
     pub(super) fn forget_request(&mut self, index: u32) {
         if let Some(Asked { flow, timer, .. }) = self.requests.try_remove(index as usize) {
             self.wheel.remove(timer);
-            self.flows.remove(&FlowKey(flow));
+            self.flows.remove(&flow, Object::Request(index));
         }
     }
 }

@@ -64,6 +64,7 @@ macro_rules! enter {
             napi_id: 0,
             room: world.room,
             max_time_waits: 2,
+            max_orphans: 2,
         };
         let (ctx, shard, out) = (&mut world.ctx, &mut world.shard, &mut world.out);
         let $listeners = &mut world.listeners;
@@ -108,10 +109,7 @@ impl World {
     }
 
     fn slot(&mut self) -> u32 {
-        let inbox: TcpInbox = self.binder.open_unlisted().unwrap();
-        let slot = inbox.slot().index();
-        self.inboxes.push(inbox);
-        slot
+        self.binder.open_unlisted().unwrap().index()
     }
 
     fn connect(&mut self, lport: u16) -> ConnId {
@@ -377,6 +375,42 @@ fn what_is_remembered_is_bounded() {
         rport: PORT,
         protocol: 6
     }));
+    world.end();
+}
+
+/// What a connection took to send it gives back when it has been idle for a while.
+#[test]
+fn an_idle_connection_holds_no_memory() {
+    let mut world = World::new();
+    let of = world.listen(5);
+    let [client, server] = world.pair(of, 1000);
+    assert_eq!(world.write(client, b"a request"), Ok(9));
+    assert!(world.shard.sock(client).unwrap().conn.memory() > 0);
+    world.wait(1_000_000_000);
+    assert_eq!(world.shard.sock(client).unwrap().conn.memory(), 0);
+    for id in [client, server] {
+        world.close(id);
+    }
+    world.end();
+}
+
+/// Connections that no application has any more end in their own time, but not any number of them.
+#[test]
+fn orphans_are_bounded() {
+    let mut world = World::new();
+    let of = world.listen(5);
+    let pairs: Vec<_> = (1000..1004).map(|lport| world.pair(of, lport)).collect();
+    // No segment gets through: what closes now can't end by itself.
+    world.lose = |_| true;
+    let resets = world.shard.counters.abort_on_memory;
+    for [client, _] in &pairs {
+        world.close(*client);
+    }
+    assert_eq!(world.shard.counters.abort_on_memory - resets, 2, "two, as max_orphans says, may stay");
+    world.lose = |_| false;
+    for [_, server] in pairs {
+        world.close(server);
+    }
     world.end();
 }
 

@@ -27,22 +27,30 @@ impl Introspect {
         let table = &shared.sockets.tcp;
         let (counters, [connections, syn_recv, time_wait]) = table.counters();
         let now = shared.clock.now();
-        let infos = match connections {
-            0 => Vec::new(),
-            _ => with(shared, |thread| {
-                let caller = Caller { shared, tables: thread.tables.load(), now, napi_id: 0 };
-                table.infos(&mut thread.ctx, &caller)
-            }),
-        };
         let mut sockets = listeners(shared);
-        let summary = TcpSummary {
+        let mut summary = TcpSummary {
             listening: sockets.len() as u64,
-            connections: infos.len() as u64,
-            estab: infos.iter().filter(|info| info.state == State::Established).count() as u64,
-            orphaned: infos.iter().filter(|info| info.slot.is_none()).count() as u64,
+            connections: 0,
+            estab: 0,
+            orphaned: 0,
             syn_recv: syn_recv as u64,
             time_wait: time_wait as u64,
         };
+        let mut infos = Vec::new();
+        if connections > 0 {
+            let mut see = |info: ConnInfo| {
+                summary.connections += 1;
+                summary.estab += u64::from(info.state == State::Established);
+                summary.orphaned += u64::from(info.slot.is_none());
+                if infos.len() < MAX_ROWS {
+                    infos.push(info);
+                }
+            };
+            with(shared, |thread| {
+                let caller = Caller { shared, tables: thread.tables.load(), now, napi_id: 0 };
+                table.each_info(&mut thread.ctx, &caller, &mut see);
+            });
+        }
         let congestion = match table.cfg.tcp_congestion_control {
             CongestionControl::Cubic => "cubic",
             CongestionControl::Reno => "reno",
@@ -50,7 +58,7 @@ impl Introspect {
         };
         let instant = Instant(now / 1000);
         let name = napi_names(shared);
-        let told = infos.iter().take(MAX_ROWS).map(|info| {
+        let told = infos.iter().map(|info| {
             let row = connection(shared, info, congestion, instant);
             TcpRow { napi: name(info.napi_id), ..row }
         });

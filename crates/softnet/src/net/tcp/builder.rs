@@ -18,12 +18,11 @@ use softnet_tcp::listen::Listener;
 use super::super::Handle;
 use super::super::options::{Options, errno, of_bind, route_errno};
 use super::super::scope::{destination, local_end, scope_id};
-use super::super::socket::closed;
 use super::super::udp::first;
 use super::listener::{Inner as ListenerInner, TcpListener};
 use super::on_shard;
 use super::options::{recv_buffer, send_buffer};
-use super::stream::{Inner as StreamInner, TcpStream};
+use super::stream::TcpStream;
 use crate::stack::tcp::{self, Listening};
 use crate::stack::{StackInner, with};
 use crate::util::lock;
@@ -202,28 +201,18 @@ impl TcpBuilder {
         };
         let (local, mtu) = self.way(shared, &to, bound)?;
         tcp::start(shared)?;
-        let inbox: TcpInbox = shared.sockets.binder().open_unlisted().map_err(of_bind)?;
-        let slot = inbox.slot().clone();
+        let slot = shared.sockets.binder().open_unlisted().map_err(of_bind)?;
         slot.slot().set_stream(0);
         let flow = Flow { local, remote: to.addr, lport: port, rport: to.port, protocol: protocol::TCP };
         let begun = self.begin(shared, flow, output::mss_of(mtu, to.addr), slot.index());
         let (flow, shard, id) = match begun {
             Ok(begun) => begun,
             Err(error) => {
-                closed(shared, slot.index(), &[], Some(inbox));
+                shared.sockets.binder().release(slot.index());
                 return Err(errno(error));
             }
         };
-        Ok(TcpStream(Arc::new(StreamInner {
-            shared: shared.clone(),
-            slot,
-            v4: addr.is_ipv4(),
-            flow,
-            shard,
-            id,
-            options: Options::default(),
-            inbox: Mutex::new(Some(inbox)),
-        })))
+        Ok(TcpStream::of(shared, slot, &flow, (shard, id), addr.is_ipv4()))
     }
 
     /// Our address on the way to `to`, and the path's MTU.

@@ -14,7 +14,7 @@ use softnet_core::sync::Ordering;
 use super::super::Handle;
 use super::super::options::{Options, errno, of_bind, timeout};
 use super::super::socket::{closed, is_socket, wait};
-use super::stream::{Inner as StreamInner, TcpStream};
+use super::stream::TcpStream;
 use super::{TcpBuilder, on_shard, until};
 use crate::stack::StackInner;
 use crate::stack::tcp::Listening;
@@ -59,20 +59,19 @@ impl TcpListener {
             }
             if slot.slot().readiness().readable {
                 // First, so that a connection for which there is no place stays in the queue.
-                let inbox: TcpInbox = shared.sockets.binder().open_unlisted().map_err(of_bind)?;
+                let place = shared.sockets.binder().open_unlisted().map_err(of_bind)?;
                 let child =
                     self.0.listening.with(&shared.sockets.sockets, |state| (state.pop(), state.len()));
                 let Some((Some(child), left)) = child else {
                     // Another thread took it.
-                    let place = inbox.slot().index();
-                    closed(shared, place, &[], Some(inbox));
+                    shared.sockets.binder().release(place.index());
                     continue;
                 };
                 if deadline.is_some() && left > 0 {
                     // It may have been woken for more than it took.
                     shared.sockets.arrived(slot.index());
                 }
-                let stream = self.attach(&child, inbox);
+                let stream = self.attach(&child, place);
                 let peer = stream.peer_addr()?;
                 return Ok((stream, peer));
             }
@@ -85,21 +84,11 @@ impl TcpListener {
     }
 
     /// Makes a socket of an accepted connection.
-    fn attach(&self, child: &Child, inbox: TcpInbox) -> TcpStream {
+    fn attach(&self, child: &Child, place: SlotRef) -> TcpStream {
         let shared = &self.0.shared;
         let shard = shared.sockets.tcp.shard_of(&child.flow);
-        let slot = inbox.slot().clone();
-        on_shard(shared, shard, |shard, _, _, _| shard.attach(child.id, slot.index()));
-        TcpStream(Arc::new(StreamInner {
-            shared: shared.clone(),
-            slot,
-            v4: self.0.v4,
-            flow: child.flow,
-            shard,
-            id: child.id,
-            options: Options::default(),
-            inbox: Mutex::new(Some(inbox)),
-        }))
+        on_shard(shared, shard, |shard, _, _, _| shard.attach(child.id, place.index()));
+        TcpStream::of(shared, place, &child.flow, (shard, child.id), self.0.v4)
     }
 
     /// The connections that come, one after the other.

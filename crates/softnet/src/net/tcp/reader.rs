@@ -183,7 +183,7 @@ impl Drop for TcpReader {
         }
         let (id, shared) = (stream.0.id, &stream.0.shared);
         // Also after the stack has stopped: the memory is its region's.
-        on_shard(shared, stream.0.shard, |shard, ctx, env, out| {
+        on_shard(shared, stream.0.shard as usize, |shard, ctx, env, out| {
             shard.give_back(ctx, env, id, spent.drain(..).chain(pieces.drain(..)), out);
         });
         if shared.sockets.is_stopped() {

@@ -3,23 +3,23 @@
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
 use softnet_core::SoftnetData;
+use softnet_core::ip::v4::header::protocol;
 use softnet_core::sock::key::socket_addr;
-use softnet_core::sock::tcp::{CallError, ConnId, Effects, Env, Shard, TcpInbox};
+use softnet_core::sock::tcp::{CallError, ConnId, Effects, Env, Shard};
 use softnet_core::sock::{Flow, Readiness, Slot, SlotRef};
-use softnet_core::sync::Ordering;
+use softnet_core::sync::{AtomicBool, AtomicU64, Ordering};
 use softnet_tcp::conn;
 
 use super::super::Handle;
-use super::super::options::{Options, errno, timeout};
-use super::super::socket::{closed, is_socket, wait};
+use super::super::options::{errno, timeout};
+use super::super::socket::{is_socket, unwatched, wait};
 use super::{TcpBuilder, TcpInfo, of_call, of_error, on_shard, until};
 use crate::stack::{StackInner, with};
-use crate::util::lock;
 
 /// A TCP connection. Clones ([`try_clone`](Self::try_clone)) are the same connection; any number of
 /// threads may use it.
@@ -29,22 +29,49 @@ use crate::util::lock;
 #[derive(Clone)]
 pub struct TcpStream(pub(super) Arc<Inner>);
 
+/// There may be a million: what is not needed by each call is elsewhere, as the ends of the connection
+/// are, which its slot has.
 pub(super) struct Inner {
     pub(super) shared: Arc<StackInner>,
-    pub(super) slot: SlotRef,
-    /// It sees addresses as IPv4 ones.
-    pub(super) v4: bool,
-    pub(super) flow: Flow,
-    pub(super) shard: usize,
+    slot: SlotRef,
     pub(super) id: ConnId,
+    pub(super) shard: u32,
+    /// It sees addresses as IPv4 ones.
+    v4: bool,
     pub(super) options: Options,
-    /// Holds the slot; `None` once it is closed.
-    pub(super) inbox: Mutex<Option<TcpInbox>>,
 }
+
+/// What only this end of a connection knows; any thread may set it.
+#[derive(Default)]
+pub(super) struct Options {
+    pub(super) nonblocking: AtomicBool,
+    /// In ns; 0: no time-out.
+    pub(super) read_timeout: AtomicU64,
+    pub(super) write_timeout: AtomicU64,
+}
+
+const _: () = assert!(size_of::<Inner>() <= 72);
 
 is_socket!(TcpStream, Inner);
 
 impl TcpStream {
+    /// Connection `id` of shard number `shard`, which is of `flow` and whose readiness is told in `slot`.
+    pub(super) fn of(
+        shared: &Arc<StackInner>,
+        slot: SlotRef,
+        flow: &Flow,
+        (shard, id): (usize, ConnId),
+        v4: bool,
+    ) -> Self {
+        slot.slot().set_flow(flow);
+        let (shared, shard) = (shared.clone(), shard as u32);
+        TcpStream(Arc::new(Inner { shared, slot, id, shard, v4, options: Options::default() }))
+    }
+
+    fn flow(&self) -> Flow {
+        self.slot().flow(protocol::TCP)
+    }
+
     /// Opens a connection to `addr`, the first of several that answers.
     ///
     /// # Errors
@@ -64,12 +91,14 @@ impl TcpStream {
 
     /// Our end.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(socket_addr(self.0.flow.local, self.0.flow.lport, self.0.v4))
+        let flow = self.flow();
+        Ok(socket_addr(flow.local, flow.lport, self.0.v4))
     }
 
     /// The peer's end.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        Ok(socket_addr(self.0.flow.remote, self.0.flow.rport, self.0.v4))
+        let flow = self.flow();
+        Ok(socket_addr(flow.remote, flow.rport, self.0.v4))
     }
 
     /// Another handle on the same connection.
@@ -89,7 +118,7 @@ impl TcpStream {
         if self.0.shared.sockets.is_stopped() {
             return Err(errno(Errno::NETDOWN));
         }
-        Ok(on_shard(&self.0.shared, self.0.shard, f))
+        Ok(on_shard(&self.0.shared, self.0.shard as usize, f))
     }
 
     /// Waits until the handshake is done, or has failed.
@@ -288,8 +317,10 @@ impl Write for TcpStream {
 impl Drop for Inner {
     fn drop(&mut self) {
         let (shared, id) = (&self.shared, self.id);
-        on_shard(shared, self.shard, |shard, ctx, env, out| shard.close(ctx, env, id, out));
-        closed(shared, self.slot.index(), &[], lock(&self.inbox).take());
+        // From then on the shard tells the slot nothing.
+        on_shard(shared, self.shard as usize, |shard, ctx, env, out| shard.close(ctx, env, id, out));
+        unwatched(shared, self.slot.index());
+        shared.sockets.binder().release(self.slot.index());
         if shared.sockets.is_stopped() {
             with(shared, |thread| thread.drain());
         }

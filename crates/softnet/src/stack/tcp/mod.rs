@@ -260,6 +260,7 @@ impl TcpTable {
             napi_id: caller.napi_id,
             room: sockets.room(),
             max_time_waits: (self.cfg.tcp_max_tw_buckets / SHARDS).max(1) as usize,
+            max_orphans: (self.cfg.tcp_max_orphans / SHARDS).max(1) as usize,
         };
         let before = shard.frames();
         if left.has_pending() {
@@ -475,10 +476,17 @@ impl TcpTable {
         }
     }
 
-    /// What is known of all connections.
-    pub(crate) fn infos(&self, ctx: &mut SoftnetData, caller: &Caller<'_>) -> Vec<ConnInfo> {
-        let of = |number| self.call(ctx, caller, number, |shard, _, env, _| shard.infos(env));
-        (0..self.shards.len()).flat_map(of).collect()
+    /// Shows all connections to `see`, shard by shard, each under its lock: a million at once would take as
+    /// much memory as the table.
+    pub(crate) fn each_info(
+        &self,
+        ctx: &mut SoftnetData,
+        caller: &Caller<'_>,
+        mut see: impl FnMut(ConnInfo),
+    ) {
+        for number in 0..self.shards.len() {
+            self.call(ctx, caller, number, |shard, _, env, _| shard.infos(env).for_each(&mut see));
+        }
     }
 
     /// The counters of all connections together, and how many connections, requests and TIME-WAIT
