@@ -447,7 +447,8 @@ impl Parts {
         dev: u16,
         ctx: &mut SoftnetData,
     ) -> SysResult<usize> {
-        let socket::Bound { xsk, fill, rx, tx } = Xsk::open(umem, attachment, napis, to, ring, transmit.is_some())?;
+        let socket::Bound { xsk, fill, rx, tx } =
+            Xsk::open(umem, attachment, napis, to, ring, transmit.is_some())?;
         let mut half = XdpRx::new(xsk.clone(), fill, rx, dev, to.queue as u16);
         half.refill(ctx);
         let posted = half.held();
