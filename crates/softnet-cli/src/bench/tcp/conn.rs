@@ -101,7 +101,7 @@ impl TcpConn {
     pub(crate) fn run(&self) -> Result<Report, String> {
         let cpus = Cpus::new(self.common.cpu)?;
         raise_file_limit();
-        let softnet = RefCell::new(Bed::new(Rig::xdp(cpus.server)?, cpus, &BASE)?);
+        let softnet = RefCell::new(Bed::new(Rig::xdp(cpus.server, true)?, cpus, &BASE)?);
         let kernel = RefCell::new(Bed::new(Rig::kernel(true)?, cpus, &KERNEL)?);
         // Now, so that the stacks' threads are not pinned along.
         pin(cpus.client)?;
