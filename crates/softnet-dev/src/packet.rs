@@ -6,6 +6,7 @@
 
 mod device;
 mod error;
+mod messages;
 mod ring;
 mod rx;
 #[cfg(test)]
@@ -14,6 +15,7 @@ mod tx;
 
 pub use device::{MAX_MTU, MAX_QUEUES, PacketConfig, open};
 pub use error::PacketError;
+pub(crate) use messages::{Messages, Refusal, refusal};
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -58,6 +60,23 @@ impl PacketSocket {
         Ok(socket)
     }
 
+    /// A socket that only sends by the interface with index `ifindex`, of the calling thread's network
+    /// namespace: packets behind headers of `vnet`, of which `send_buffer` bytes may be under way.
+    pub(crate) fn sender(ifindex: u32, send_buffer: i32) -> SysResult<Self> {
+        let socket = Self::unbound(&[])?;
+        let failed = |error| SysError::new("have a packet socket take segments", error);
+        socket.set_option(libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1i32).map_err(failed)?;
+        socket.set_send_buffer(send_buffer);
+        socket.bind_to(ifindex, 0)?;
+        Ok(socket)
+    }
+
+    /// So many bytes of packets may be under way, or as many as the kernel allows.
+    fn set_send_buffer(&self, bytes: i32) {
+        let set = |option| self.set_option(libc::SOL_SOCKET, option, &bytes);
+        let _ = set(libc::SO_SNDBUFFORCE).or_else(|_| set(libc::SO_SNDBUF));
+    }
+
     /// A socket that receives nothing yet.
     fn unbound(filter: &[FilterInsn]) -> SysResult<Self> {
         let flags = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
@@ -79,10 +98,15 @@ impl PacketSocket {
 
     /// From now on it receives the frames of the interface with index `ifindex`.
     fn bind(&self, ifindex: u32) -> SysResult<()> {
+        self.bind_to(ifindex, libc::ETH_P_ALL as u16)
+    }
+
+    /// The same for frames of one EtherType; with 0 it receives none.
+    fn bind_to(&self, ifindex: u32, protocol: u16) -> SysResult<()> {
         // SAFETY: plain numbers, for which zero is a value.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         address.sll_family = libc::AF_PACKET as u16;
-        address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+        address.sll_protocol = protocol.to_be();
         address.sll_ifindex = ifindex as i32;
         // SAFETY: a live address of the stated length.
         let bound = unsafe {

@@ -17,7 +17,7 @@ mod steered;
 pub use coalesce::Coalesce;
 pub use doorbell::MemDoorbell;
 pub use nic::{Nic, NicConfig, Sink, Source, nic};
-pub use offload::Segmenter;
+pub use offload::{Segmenter, vnet_header};
 pub use pair::{PairConfig, pair};
 pub use port::NicPort;
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use softnet_core::SoftnetData;
 use softnet_core::gso::TxOffloads;
-use softnet_core::skb::{BATCH, Batch, Csum, FRAME_SIZE, Frame, Skb};
+use softnet_core::skb::{BATCH, Batch, Csum, DropReason, FRAME_SIZE, Frame, HEADROOM, Skb};
 use softnet_core::softnet_data::Counter;
 
 use super::coalesce::Coalesce;
@@ -18,6 +18,7 @@ use super::port::NicPort;
 use crate::device::{
     Device, DeviceInfo, Doorbell, Features, LinkState, OpenDevice, QueueStats, Reaped, RxQueue, TxQueue,
 };
+use crate::vnet::{self, VnetHdr};
 
 /// Where the NIC's packets come from.
 pub trait Source: Send {
@@ -27,6 +28,10 @@ pub trait Source: Send {
     /// written when the driver comes to it.
     const AHEAD: bool = false;
 
+    /// Whether packets may be longer than a frame, and come with what `virtio_net_hdr` says of
+    /// them: then they are written by [`write_part`](Self::write_part), and none ahead.
+    const AGGREGATES: bool = false;
+
     /// The packets of a poll are going to be written.
     fn begin(&mut self) {}
     /// They were.
@@ -35,6 +40,12 @@ pub trait Source: Send {
     fn write(&mut self, buf: &mut [u8]) -> usize;
     /// Length of the next packet, so that the NIC can place it.
     fn next_len(&self) -> usize;
+    /// Fills `buf` with what the next packet has from byte `at` on.
+    fn write_part(&mut self, _at: usize, _buf: &mut [u8]) {}
+    /// The packet was written, all of it. Returns its header ([`vnet_header`](super::vnet_header)).
+    fn end_packet(&mut self) -> [u8; vnet::LEN] {
+        [0; vnet::LEN]
+    }
 }
 
 /// Where packets that the NIC sends go.
@@ -266,12 +277,78 @@ impl<S, const CHECKED: bool> NicRx<S, CHECKED> {
     }
 }
 
+impl<S: Source, const CHECKED: bool> NicRx<S, CHECKED> {
+    /// [`rx_burst`](RxQueue::rx_burst) where packets may take several frames.
+    fn rx_aggregates(&mut self, ctx: &mut SoftnetData, batch: &mut Batch, budget: usize) -> usize {
+        let want = (self.bell.waiting() as usize).min(budget).min(batch.room());
+        let (mut got, mut bytes) = (0, 0);
+        while got < want
+            && let Some(mut skb) = self.scatter(ctx)
+        {
+            got += 1;
+            bytes += skb.len() as u64;
+            let head = skb.head_mut();
+            (head.dev, head.queue) = (self.dev, self.queue);
+            if CHECKED {
+                head.csum = Csum::Unnecessary;
+            }
+            let header = VnetHdr::from_bytes(self.source.end_packet());
+            if let Err(reason) = vnet::receive(header, &mut skb, true) {
+                ctx.free_at(skb, self.dev, reason);
+            } else if let Err(skb) = batch.push(skb) {
+                // Not reached: there is room.
+                ctx.free_at(skb, self.dev, DropReason::NoFrame);
+            }
+        }
+        self.bell.took(got as u64);
+        self.stats.packets.add(got as u64);
+        self.stats.bytes.add(bytes);
+        self.count_lost();
+        got
+    }
+
+    /// Writes the next packet to as many posted frames as it takes. `None` if there are too few
+    /// frames or heads: it stays on the wire.
+    fn scatter(&mut self, ctx: &mut SoftnetData) -> Option<Skb> {
+        const ROOM: usize = FRAME_SIZE - HEADROOM;
+        let len = self.source.next_len();
+        if self.ring.filled() < len.div_ceil(ROOM) {
+            return None;
+        }
+        let mut packet: Option<Skb> = None;
+        let mut at = 0;
+        while at < len || packet.is_none() {
+            let mut frame = self.ring.take()?.frame;
+            let n = ROOM.min(len - at);
+            self.source.write_part(at, &mut frame.bytes_mut()[HEADROOM..HEADROOM + n]);
+            at += n;
+            let part = match ctx.build_skb(frame, HEADROOM, n) {
+                Ok(part) => part,
+                Err(frame) => {
+                    ctx.free_frame(frame);
+                    packet.into_iter().for_each(|packet| ctx.free_skb(packet));
+                    return None;
+                }
+            };
+            match &mut packet {
+                None => packet = Some(part),
+                // Not refused: it is of the same region.
+                Some(packet) => packet.append(part).unwrap_or_else(|part| ctx.free_skb(part)),
+            }
+        }
+        packet
+    }
+}
+
 impl<S: Source, const CHECKED: bool> RxQueue for NicRx<S, CHECKED> {
     fn rx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch, budget: usize) -> usize {
         let room = self.ring.room();
         // By the batch, and so that as many are posted as a burst takes, or as the ring has.
         if room >= self.ring.slots.len().saturating_sub(BATCH).clamp(1, BATCH) {
             ctx.alloc_frames(room, |frame| self.ring.put(frame, 0, 0));
+        }
+        if S::AGGREGATES {
+            return self.rx_aggregates(ctx, batch, budget);
         }
         let waiting = self.bell.waiting() as usize;
         let want = waiting.min(budget).min(batch.room());

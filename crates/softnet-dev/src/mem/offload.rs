@@ -18,6 +18,13 @@ use softnet_core::skb::{Batch, Csum, DropReason, GsoType, Skb};
 
 use super::nic::Sink;
 use crate::device::{QueueStats, Reaped, TxQueue};
+use crate::vnet;
+
+/// What a NIC like virtio's is told of `skb`: checksum and segments (`struct virtio_net_hdr`), for a
+/// wire on which packets stay as they are. All zero for one that says of itself what it has not.
+pub fn vnet_header(skb: &Skb) -> [u8; vnet::LEN] {
+    vnet::transmit(skb).unwrap_or_default().to_bytes()
+}
 
 /// Bytes of an IPv4 header without options, of an IPv6 header, and of a UDP header.
 const IPV4_LEN: usize = 20;

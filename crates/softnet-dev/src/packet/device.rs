@@ -182,10 +182,9 @@ fn queues(config: &PacketConfig, link: &Link, layout: Layout) -> SysResult<Vec<A
     for _ in 0..config.queues {
         let socket = PacketSocket::unbound(&NOTHING)?;
         let ring = Ring::new(&socket, layout)?;
-        // What the kernel allows will do, too; and a queue of the interface's own, where there is
-        // one, delays packets that have been in one of softnet's.
-        let set = |option| socket.set_option(libc::SOL_SOCKET, option, &SEND_BUFFER);
-        let _ = set(libc::SO_SNDBUFFORCE).or_else(|_| set(libc::SO_SNDBUF));
+        socket.set_send_buffer(SEND_BUFFER);
+        // A queue of the interface's own, where there is one, delays packets that have been in one of
+        // softnet's.
         let _ = socket.set_option(libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1i32);
         // Joined as long as the socket lives: what neighbours and routers say to all.
         socket.all_multicast(link.index)?;

@@ -6,15 +6,15 @@
 //! several frames and of many segments would have to fit.)
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
 use softnet_core::SoftnetData;
 use softnet_core::gso::TxOffloads;
 use softnet_core::skb::{BATCH, Batch, DropReason};
 
+use super::messages::{Messages, Refusal, refusal};
 use super::rx::Queue;
-use crate::device::{LinkState, QueueStats, Reaped, TxQueue};
+use crate::device::{QueueStats, Reaped, TxQueue};
 use crate::vnet;
 use crate::xdp::control::Control;
 
@@ -22,10 +22,7 @@ pub(super) struct PacketTx {
     queue: Arc<Queue>,
     control: Arc<Control>,
     dev: u16,
-    headers: Box<[[u8; vnet::LEN]; BATCH]>,
-    /// The pieces of all packets of a batch: its header, and its frames.
-    pieces: Vec<libc::iovec>,
-    messages: Vec<libc::mmsghdr>,
+    messages: Messages,
     stats: Arc<QueueStats>,
     /// The interface is down or gone: packets are dropped until one is taken again.
     down: bool,
@@ -33,81 +30,27 @@ pub(super) struct PacketTx {
     blocked: bool,
 }
 
-// SAFETY: what the pointers in `pieces` and `messages` point to is read within the call that wrote
-// them, and not kept.
-unsafe impl Send for PacketTx {}
-
 impl PacketTx {
     pub(super) fn new(queue: Arc<Queue>, control: Arc<Control>, dev: u16) -> Self {
         PacketTx {
             queue,
             control,
             dev,
-            headers: Box::new([[0; vnet::LEN]; BATCH]),
-            pieces: Vec::new(),
-            messages: Vec::new(),
+            messages: Messages::new(),
             stats: Arc::default(),
             down: false,
             blocked: false,
         }
     }
 
-    /// Sends packets from the start of `batch`, none of which its head makes unfit. Returns how
-    /// many the kernel took, and why it did not take the next.
-    fn send(&mut self, batch: &Batch) -> (usize, Option<io::Error>) {
-        let PacketTx { headers, pieces, messages, queue, .. } = self;
-        pieces.clear();
-        messages.clear();
-        let mut ends = [0; BATCH];
-        let packets = batch.as_slice().iter();
-        for ((skb, header), end) in packets.zip(headers.iter_mut()).zip(&mut ends) {
-            // One that is unfit is the first of a later call, and is dropped there.
-            let Ok(told) = vnet::transmit(skb) else { break };
-            *header = told.to_bytes();
-            pieces.push(libc::iovec { iov_base: header.as_mut_ptr().cast(), iov_len: vnet::LEN });
-            pieces.extend(skb.frames().map(|frame| libc::iovec {
-                iov_base: frame.as_ptr().cast_mut().cast(),
-                iov_len: frame.len(),
-            }));
-            *end = pieces.len();
-        }
-        let mut from = 0;
-        for &end in ends.iter().take_while(|end| **end > 0) {
-            // SAFETY: plain numbers and pointers, for which zero is a value.
-            let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
-            message.msg_hdr.msg_iov = pieces[from..end].as_mut_ptr();
-            message.msg_hdr.msg_iovlen = (end - from) as _;
-            messages.push(message);
-            from = end;
-        }
-        if messages.is_empty() {
-            return (0, Some(io::ErrorKind::InvalidInput.into()));
-        }
-        let fd = queue.socket.as_fd().as_raw_fd();
-        // SAFETY: each message names pieces that are live as long as the call: its header, and
-        // frames of a packet of `batch`, which is borrowed. The call reads them only.
-        let sent = unsafe {
-            libc::sendmmsg(fd, messages.as_mut_ptr(), messages.len() as libc::c_uint, libc::MSG_DONTWAIT as _)
-        };
-        match usize::try_from(sent) {
-            Ok(sent) => (sent, None),
-            Err(_) => (0, Some(io::Error::last_os_error())),
-        }
-    }
-
     /// What becomes of the first packet of a batch, which the kernel refused with `error`: dropped
     /// for a reason, or tried again.
     fn refused(&mut self, error: &io::Error) -> Option<DropReason> {
-        match error.raw_os_error() {
-            Some(libc::EINTR) => {}
-            Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => self.down = true,
-            // Without a carrier it never has room.
-            Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => match self.control.link() {
-                LinkState::Up => self.blocked = true,
-                _ => self.down = true,
-            },
-            Some(libc::EMSGSIZE) => return Some(DropReason::PktTooBig),
-            _ => return Some(DropReason::PktTooSmall),
+        match refusal(error, || self.control.link()) {
+            Refusal::Again => {}
+            Refusal::Down => self.down = true,
+            Refusal::Full => self.blocked = true,
+            Refusal::Drop(reason) => return Some(reason),
         }
         None
     }
@@ -135,7 +78,7 @@ impl TxQueue for PacketTx {
                 break;
             }
             self.stats.kicks.add(1);
-            let (sent, error) = self.send(batch);
+            let (sent, error) = self.messages.send(&self.queue.socket, batch.as_slice());
             let mut bytes = 0;
             for skb in batch.drain().take(sent) {
                 bytes += skb.len() as u64;

@@ -22,6 +22,7 @@
 //!   of queues or MAC address is changed has to be opened again: what arrives on queues that were added, or for the new
 //!   address, is the kernel's until then.
 
+mod aggregates;
 mod attach;
 mod claim;
 pub(crate) mod control;
@@ -58,6 +59,7 @@ pub use ports::{LocalEnd, Ports, UdpPorts};
 pub use theirs::Conflict;
 pub use umem::Umem;
 
+use aggregates::Aggregates;
 use attach::Attachment;
 use claim::ClaimFilter;
 use control::Control;
@@ -119,6 +121,8 @@ pub struct XdpConfig {
     /// Frames that all RX queues together may keep posted: with more queues than that allows, rings are made smaller, down
     /// to 128 slots.
     pub max_posted: usize,
+    /// Have the kernel cut runs of TCP segments, where it copies what is sent (no zero-copy): they leave by a packet socket.
+    pub tso: bool,
     /// Take the interface even if it carries a default route or hides VLAN tags, and addresses even
     /// if the kernel has them.
     pub force: bool,
@@ -136,6 +140,7 @@ impl XdpConfig {
             mode: Mode::Auto,
             ring: 2048,
             max_posted: usize::MAX,
+            tso: false,
             force: false,
             claim: Claim::default(),
             ports: None,
@@ -222,7 +227,8 @@ pub fn open_with_claims(
     let mut parts = Parts::default();
     let bind = |queue| Binding { ifindex: link.index, queue, copy: mode == XdpMode::Skb, frags };
     for queue in 0..rx_queues.max(1) {
-        match parts.add_queue(umem, (&attachment, &napis), bind(queue), ring, queue < tx_queues, dev, ctx) {
+        let half = (queue < tx_queues).then_some(Transmit { tso: cfg.tso });
+        match parts.add_queue(umem, (&attachment, &napis), bind(queue), ring, half, dev, ctx) {
             Ok(posted) if posted >= MIN_RING as usize / 2 => {}
             Ok(posted) => {
                 parts.close(ctx);
@@ -413,6 +419,13 @@ fn hands_over_partial_checksums(kind: Option<&str>, driver: &str, mode: XdpMode)
         || mode == XdpMode::Skb && matches!(driver, "virtio_net" | "vif")
 }
 
+/// How a queue sends.
+#[derive(Clone, Copy)]
+struct Transmit {
+    /// See [`XdpConfig::tso`].
+    tso: bool,
+}
+
 /// The queues of a device in the making.
 #[derive(Default)]
 struct Parts {
@@ -430,17 +443,20 @@ impl Parts {
         (attachment, napis): (&Arc<Attachment>, &Arc<KernelNapis>),
         to: Binding,
         ring: u32,
-        transmit: bool,
+        transmit: Option<Transmit>,
         dev: u16,
         ctx: &mut SoftnetData,
     ) -> SysResult<usize> {
-        let socket::Bound { xsk, fill, rx, tx } = Xsk::open(umem, attachment, napis, to, ring, transmit)?;
+        let socket::Bound { xsk, fill, rx, tx } =
+            Xsk::open(umem, attachment, napis, to, ring, transmit.is_some())?;
         let mut half = XdpRx::new(xsk.clone(), fill, rx, dev, to.queue as u16);
         half.refill(ctx);
         let posted = half.held();
         self.rx.push(Box::new(half));
         if let Some((tx, done)) = tx {
-            self.tx.push(Box::new(XdpTx::new(xsk.clone(), dev, tx, done)));
+            let tso = transmit.is_some_and(|half| half.tso) && !xsk.zero_copy();
+            let aggregates = if tso { Some(Aggregates::new(to.ifindex, dev)?) } else { None };
+            self.tx.push(Box::new(XdpTx::new(xsk.clone(), dev, (tx, done), aggregates)));
         }
         attachment.lead(to.queue, xsk.fd())?;
         self.sockets.push(xsk);

@@ -10,8 +10,10 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use softnet_core::SoftnetData;
+use softnet_core::gso::{self, TxOffloads};
 use softnet_core::skb::{Batch, DropReason, FRAME_SIZE, Frame, Skb};
 
+use super::aggregates::Aggregates;
 use super::frames::FrameSet;
 use super::ring::{Consumer, Producer, RingMemory};
 use super::socket::Xsk;
@@ -43,10 +45,17 @@ pub(super) struct XdpTx {
     pending: bool,
     /// The interface is down or gone: packets are dropped, as by any driver, until a call finds it up again.
     down: bool,
+    /// Where segments are not cut before they leave.
+    aggregates: Option<Aggregates>,
 }
 
 impl XdpTx {
-    pub(super) fn new(xsk: Arc<Xsk>, dev: u16, tx: RingMemory, done: RingMemory) -> Self {
+    pub(super) fn new(
+        xsk: Arc<Xsk>,
+        dev: u16,
+        (tx, done): (RingMemory, RingMemory),
+        aggregates: Option<Aggregates>,
+    ) -> Self {
         XdpTx {
             ring: Producer::new(tx),
             done: Consumer::new(Arc::new(done)),
@@ -56,6 +65,7 @@ impl XdpTx {
             stats: Arc::default(),
             pending: false,
             down: false,
+            aggregates,
         }
     }
 
@@ -150,42 +160,15 @@ impl XdpTx {
             Err(skb) => ctx.free_at(skb, self.dev, DropReason::Nonlinear),
         }
     }
-}
 
-impl TxQueue for XdpTx {
-    fn reap(&mut self, ctx: &mut SoftnetData) -> Reaped {
-        let n = self.done.available(self.ring.size());
-        let mut freed = 0;
-        for i in 0..n {
-            let index = self.done.read(i) / FRAME_SIZE as u64;
-            if self.sent.remove(index) {
-                // SAFETY: the set held the number, so it is that of a frame of this region that `tx_burst` gave up with
-                // `into_raw`; and it holds it no more, so this is the only way back.
-                ctx.free_frame(unsafe { Frame::from_raw(self.xsk.umem().region(), index as u32) });
-                freed += 1;
-            } else {
-                self.stats.ring_drops.add(1);
-            }
-        }
-        self.done.release(n);
-        self.pending &= self.sent.len() > 0;
-        if self.pending && !self.down {
-            self.push();
-        }
-        Reaped { freed, held: self.sent.len(), room: self.room() }
-    }
-
-    fn tx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch) -> usize {
-        if self.down {
-            let n = batch.len();
-            ctx.free_batch_at(batch, self.dev, DropReason::DevReady);
-            return n;
-        }
-        if self.fitting(batch) < batch.len() {
+    /// Puts the first packets of `batch`, at most so many, on the ring.
+    #[inline]
+    fn burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch, most: usize) -> usize {
+        if self.fitting(batch) < batch.len().min(most) {
             self.reap(ctx);
         }
         let region = self.xsk.umem().region().id();
-        let n = self.fitting(batch);
+        let n = self.fitting(batch).min(most);
         let (mut packets, mut bytes) = (0, 0);
         for skb in batch.drain().take(n) {
             if skb.len() < ETH_HLEN {
@@ -220,6 +203,78 @@ impl TxQueue for XdpTx {
         self.stats.packets.add(packets);
         self.stats.bytes.add(bytes);
         n
+    }
+
+    /// The same of a batch with aggregates, or with checksums that are to be completed.
+    #[cold]
+    fn burst_unfinished(&mut self, ctx: &mut SoftnetData, batch: &mut Batch) -> usize {
+        let before = batch.len();
+        while !batch.is_empty() && !self.down {
+            let n = Aggregates::leading(batch.as_slice());
+            if n == 0 {
+                let single = |skb: &&mut Skb| !gso::is_aggregate(skb);
+                let packets = batch.as_mut_slice().iter_mut().take_while(single);
+                let n = packets.map(gso::complete).count();
+                if self.burst(ctx, batch, n) < n {
+                    break;
+                }
+                continue;
+            }
+            // What is on the ring leaves first.
+            self.kick(ctx);
+            if self.ring.consumed() != self.ring.submitted() {
+                break;
+            }
+            let Some(aggregates) = &mut self.aggregates else { break };
+            self.down |= !aggregates.send(ctx, batch, n, &self.stats);
+            if aggregates.blocked {
+                break;
+            }
+        }
+        before - batch.len()
+    }
+}
+
+impl TxQueue for XdpTx {
+    fn reap(&mut self, ctx: &mut SoftnetData) -> Reaped {
+        let n = self.done.available(self.ring.size());
+        let mut freed = 0;
+        for i in 0..n {
+            let index = self.done.read(i) / FRAME_SIZE as u64;
+            if self.sent.remove(index) {
+                // SAFETY: the set held the number, so it is that of a frame of this region that `tx_burst` gave up with
+                // `into_raw`; and it holds it no more, so this is the only way back.
+                ctx.free_frame(unsafe { Frame::from_raw(self.xsk.umem().region(), index as u32) });
+                freed += 1;
+            } else {
+                self.stats.ring_drops.add(1);
+            }
+        }
+        self.done.release(n);
+        self.pending &= self.sent.len() > 0;
+        if self.pending && !self.down {
+            self.push();
+        }
+        // Once: the next look is after a pause.
+        let blocked = self.aggregates.as_mut().is_some_and(|to| std::mem::take(&mut to.blocked));
+        let room = if blocked { 0 } else { self.room() };
+        Reaped { freed, held: self.sent.len(), room }
+    }
+
+    fn offloads(&self) -> TxOffloads {
+        self.aggregates.as_ref().map_or_else(TxOffloads::default, |_| Aggregates::offloads())
+    }
+
+    fn tx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch) -> usize {
+        if self.down {
+            let n = batch.len();
+            ctx.free_batch_at(batch, self.dev, DropReason::DevReady);
+            return n;
+        }
+        match self.aggregates.is_some() && gso::any_unfinished(batch) {
+            true => self.burst_unfinished(ctx, batch),
+            false => self.burst(ctx, batch, usize::MAX),
+        }
     }
 
     fn kick(&mut self, _ctx: &mut SoftnetData) -> bool {

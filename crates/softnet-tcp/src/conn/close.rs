@@ -101,7 +101,7 @@ impl<H> Conn<H> {
             cx.out.acked(unacked);
         }
         self.state = State::Closed;
-        self.write_seq = self.tx.una().max(self.iss + 1);
+        self.write_seq = self.tx.una();
         self.purge_ooo(cx);
         self.keep_at = Instant::NEVER;
         self.ack.deadline = Instant::NEVER;

@@ -353,9 +353,14 @@ impl<H> Conn<H> {
         self.write_seq.past(self.tx.nxt())
     }
 
-    /// `SND.UNA`, without the SYN.
+    /// `SND.UNA`, without the SYN. Only while that is not acknowledged may the number be compared with
+    /// ISS, which after 2³¹ bytes is no longer behind it.
     pub(crate) fn data_una(&self) -> Seq {
-        self.tx.una().max(self.iss + 1)
+        let una = self.tx.una();
+        match self.state {
+            State::SynSent | State::SynReceived => una.max(self.iss + 1),
+            _ => una,
+        }
     }
 
     /// One past the last number queued.

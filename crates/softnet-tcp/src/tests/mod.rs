@@ -7,6 +7,7 @@ mod end;
 mod flow;
 mod handshake;
 mod listen;
+mod long;
 mod matrix;
 mod pair;
 mod receive;

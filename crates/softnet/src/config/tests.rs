@@ -53,6 +53,7 @@ mode = "native"
 force = true
 shared = true
 ring = 4096
+tso = true
 addresses = ["10.0.0.1/24", "10.0.0.2/24"]
 workers = [1, 0]
 partial_csum = "off"
@@ -127,7 +128,7 @@ fn a_full_file_means_what_it_says() {
         devices: vec![
             DeviceConfig {
                 name: "eth1".into(),
-                driver: Xdp { mode: XdpMode::Native, shared: true, ring: 4096 }.into(),
+                driver: Xdp { mode: XdpMode::Native, shared: true, ring: 4096, tso: true }.into(),
                 force: true,
                 addresses: vec![addr("10.0.0.1/24"), addr("10.0.0.2/24")],
                 workers: vec![1, 0],

@@ -11,7 +11,7 @@ use softnet_dev::xdp::{self, Claim, ClaimedVlan, Claims, Conflict, Mode, Ports, 
 use super::{DeviceDriver, DeviceError, Driver, Keys, Kind, OpenRequest, Opener, VlanRequest};
 use crate::util::{Limit, note, power};
 
-pub(super) const KIND: Kind = Kind { name: NAME, keys: &["mode", "shared", "ring"], read };
+pub(super) const KIND: Kind = Kind { name: NAME, keys: &["mode", "shared", "ring", "tso"], read };
 
 const NAME: &str = "xdp";
 const RING: Limit = power(128, 32768);
@@ -29,11 +29,14 @@ pub struct Xdp {
     pub shared: bool,
     /// Descriptors of each ring, a power of two.
     pub ring: u32,
+    /// Leave it to the kernel to cut runs of TCP segments, where it copies what is sent: they go to it
+    /// whole, by a packet socket. Without effect in zero-copy mode.
+    pub tso: bool,
 }
 
 impl Default for Xdp {
     fn default() -> Self {
-        Xdp { mode: XdpMode::Auto, shared: false, ring: 2048 }
+        Xdp { mode: XdpMode::Auto, shared: false, ring: 2048, tso: false }
     }
 }
 
@@ -62,8 +65,9 @@ fn read(keys: &mut dyn Keys) -> DeviceDriver {
     let mode = keys.choice("mode", &MODES.map(|(name, _)| name)).map(|at| MODES[at].1);
     let shared = keys.boolean("shared");
     let ring = keys.integer("ring", &RING);
+    let tso = keys.boolean("tso").unwrap_or(default.tso);
     let (mode, shared) = (mode.unwrap_or(default.mode), shared.unwrap_or(default.shared));
-    Xdp { mode, shared, ring: ring.unwrap_or(default.ring) }.into()
+    Xdp { mode, shared, ring: ring.unwrap_or(default.ring), tso }.into()
 }
 
 impl Driver for Xdp {
@@ -130,6 +134,7 @@ impl Opener for XdpOpener {
             },
             ring: told.ring,
             max_posted: self.max_posted,
+            tso: told.tso,
             force: device.force,
             claim: claim(device, &told),
             ports: Some(self.ports.clone()),

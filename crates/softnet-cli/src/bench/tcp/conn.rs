@@ -168,10 +168,10 @@ impl TcpConn {
             |rig: Result<Rig, String>, way: &Way| Ok::<_, String>(RefCell::new(Bed::new(rig?, cpus, way)?));
         let (mut mem, mut xdp, mut kernel) = (None, None, None);
         if self.device != Device::Xdp {
-            mem = Some(bed(Rig::mem(cpus.server, cpus.client), &BASE)?);
+            mem = Some(bed(Rig::mem(cpus.server, cpus.client, true), &BASE)?);
         }
         if self.device != Device::Mem {
-            xdp = Some(bed(Rig::xdp(cpus.server), &BASE)?);
+            xdp = Some(bed(Rig::xdp(cpus.server, true), &BASE)?);
             kernel = Some(bed(Rig::kernel(true), &KERNEL)?);
         }
         // Now, so that the stacks' threads are not pinned along.

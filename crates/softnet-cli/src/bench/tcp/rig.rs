@@ -139,21 +139,22 @@ fn kernel_end(end: &(NetNs, String), own: Ipv4Addr, peer: (Ipv4Addr, [u8; 6])) -
 }
 
 impl Rig {
-    /// Two stacks with a worker each.
-    pub(super) fn mem(server: usize, client: usize) -> Result<Self, String> {
-        let lanes = [Lane::new(), Lane::new()];
+    /// Two stacks with a worker each. `whole`: runs of segments pass as they are.
+    pub(super) fn mem(server: usize, client: usize, whole: bool) -> Result<Self, String> {
+        let lanes = [Lane::new(whole), Lane::new(whole)];
         let stacks = vec![mem_stack(client, 1, &lanes)?, mem_stack(server, 0, &lanes)?];
         let ends = Ends::Mem { client: Softnet(stacks[0].handle()), server: Softnet(stacks[1].handle()) };
         let [_, to_server] = lanes;
         Ok(Rig { stacks, ends, to_server: Some(to_server), _veth: None })
     }
 
-    /// softnet, whose worker is on CPU `server`, and a client of the kernel's.
-    pub(super) fn xdp(server: usize) -> Result<Self, String> {
+    /// softnet, whose worker is on CPU `server`, and a client of the kernel's. `tso`: runs of segments
+    /// go to the kernel whole.
+    pub(super) fn xdp(server: usize, tso: bool) -> Result<Self, String> {
         let veth = Arc::new(Veth::new()?);
         let mac = [Veth::mac(&veth.server)?, Veth::mac(&veth.client)?];
         let device = DeviceConfig::new(&veth.server.1).with(|device| {
-            device.driver = Xdp::default().with(|xdp| xdp.ring = 2048).into();
+            device.driver = Xdp::default().with(|xdp| (xdp.ring, xdp.tso) = (2048, tso)).into();
         });
         let config = config(server, device, SERVER, (CLIENT, mac[1]))?;
         let run = || {

@@ -209,10 +209,10 @@ impl TcpRr {
         let kernel = self.device != Device::Mem && WAYS.iter().any(|way| way.kernel && wanted(way));
         let mut beds = Vec::new();
         if self.device != Device::Xdp {
-            beds.push(RefCell::new(Bed::new(Rig::mem(cpus.server, cpus.client)?, cpus, &BASE)?));
+            beds.push(RefCell::new(Bed::new(Rig::mem(cpus.server, cpus.client, true)?, cpus, &BASE)?));
         }
         if self.device != Device::Mem {
-            beds.push(RefCell::new(Bed::new(Rig::xdp(cpus.server)?, cpus, &BASE)?));
+            beds.push(RefCell::new(Bed::new(Rig::xdp(cpus.server, true)?, cpus, &BASE)?));
         }
         if kernel {
             beds.push(RefCell::new(Bed::new(Rig::kernel(true)?, cpus, &KERNEL)?));

@@ -25,7 +25,9 @@ pub(in crate::bench) const HELP: &str = "\
 Streams from writers on one CPU to readers on another, each with a thread of its own that blocks in its calls. Every byte is \
 compared. Needs two CPUs, and root for all but --device mem.
 
-  softnet         softnet at one end (--device xdp: the other is the kernel's), or at both (--device mem)
+  softnet         softnet at one end (--device xdp: the other is the kernel's), or at both (--device mem). Runs of segments
+                  leave uncut: to the kernel (`tso = true`), or over a wire like that between two virtual machines
+  softnet-plain   the same with packets of the MTU: by AF_XDP alone, or cut by the emulated NIC
   kernel-plain    the kernel at both ends of a veth pair without TSO and GSO, as AF_XDP has it: packets of the MTU
   kernel          the same with all offloads: segments of 64 KiB are handed over by reference
   direction       send: softnet writes, or the server's end does; recv: it reads
@@ -40,6 +42,15 @@ const CALL: usize = 128 << 10;
 const PERIOD: usize = 65_521;
 /// How long a stream may stand still.
 const STILL: Duration = Duration::from_secs(20);
+
+/// The cases that are bounded, and what is on the wire of AF_XDP.
+const CASES: [(&str, &str); 2] = [
+    (
+        "softnet",
+        "What softnet sends goes to the kernel in runs of segments; all else are packets of the MTU.",
+    ),
+    ("softnet-plain", "Packets of the MTU on the wire of both."),
+];
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq)]
 enum Device {
@@ -232,10 +243,12 @@ impl TcpStreams {
         let (mem, xdp) = (self.device != Device::Xdp, self.device != Device::Mem);
         let mut rigs = Vec::new();
         if mem {
-            rigs.push(("softnet", "mem", Rig::mem(cpus.server, cpus.client)?));
+            rigs.push(("softnet", "mem", Rig::mem(cpus.server, cpus.client, true)?));
+            rigs.push(("softnet-plain", "mem", Rig::mem(cpus.server, cpus.client, false)?));
         }
         if xdp {
-            rigs.push(("softnet", "xdp", Rig::xdp(cpus.server)?));
+            rigs.push(("softnet", "xdp", Rig::xdp(cpus.server, true)?));
+            rigs.push(("softnet-plain", "xdp", Rig::xdp(cpus.server, false)?));
             rigs.push(("kernel-plain", "xdp", Rig::kernel(false)?));
             rigs.push(("kernel", "xdp", Rig::kernel(true)?));
         }
@@ -264,21 +277,19 @@ impl TcpStreams {
             }
         }
         let mut report = alternate("tcp-stream", None, self.common.rounds_or(5, 3), cases)?;
-        for n in [1, 4] {
+        for (case, n) in CASES.into_iter().flat_map(|case| [(case, 1), (case, 4)]) {
             let mem = [("device", json!("mem")), ("streams", json!(n))];
-            if report.row_where("softnet", &mem).is_some() {
-                report.bound_where(("softnet", &mem), "gbit_s", Bound::AtLeast(20.0)).on(&REFERENCE);
+            if report.row_where(case.0, &mem).is_some() {
+                report.bound_where((case.0, &mem), "gbit_s", Bound::AtLeast(20.0)).on(&REFERENCE);
             }
             for direction in [Direction::Send, Direction::Recv] {
                 let xdp =
                     [("device", json!("xdp")), ("streams", json!(n)), ("direction", json!(direction.name()))];
-                let ratio = report.ratio_where(("softnet", &xdp), ("kernel-plain", &xdp), "gbit_s");
+                let ratio = report.ratio_where((case.0, &xdp), ("kernel-plain", &xdp), "gbit_s");
                 if ratio > 0.0 {
                     let what =
-                        format!("xdp: softnet / kernel-plain gbit_s, {n} streams, {}", direction.name());
-                    report
-                        .bound_value(what, ratio, Bound::AtLeast(1.0))
-                        .meaning("Packets of the MTU on the wire of both.");
+                        format!("xdp: {} / kernel-plain gbit_s, {n} streams, {}", case.0, direction.name());
+                    report.bound_value(what, ratio, Bound::AtLeast(1.0)).meaning(case.1);
                 }
             }
         }

@@ -19,7 +19,7 @@ fn some_cpus() -> Cpus {
 
 fn rig() -> Rig {
     let Cpus { server, client } = some_cpus();
-    Rig::mem(server, client).unwrap()
+    Rig::mem(server, client, true).unwrap()
 }
 
 fn figure(sample: &Sample, name: &str) -> f64 {

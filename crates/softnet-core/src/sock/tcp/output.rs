@@ -172,25 +172,27 @@ fn write(
     Some(())
 }
 
-/// Appends the payload of `emit` to the packet, in as many frames as it takes.
+/// Appends the payload of `emit` to the packet, in as many frames as it takes. Of a run each frame has
+/// one segment, if that fits with its headers: a device that takes no runs has it cut where it lies.
 fn copy_payload(ctx: &mut SoftnetData, skb: &mut Skb, queue: &SendQueue, emit: &Emit) -> Option<()> {
     let syn = u32::from(emit.flags.any(softnet_tcp::Flags::SYN));
+    let mss = usize::from(emit.mss);
+    let most = if emit.segs() > 1 && mss <= skb.tailroom() { mss } else { usize::MAX };
     let mut left = emit.len as usize;
-    let mut more: Option<Skb> = None;
+    let (mut more, mut room): (Option<Skb>, _) = (None, skb.tailroom().min(most));
     for mut piece in queue.pieces(emit.seq + syn, left) {
         left -= piece.len();
         while !piece.is_empty() {
-            let into = more.as_mut().unwrap_or(&mut *skb);
-            let room = into.tailroom();
             if room == 0 {
                 let next = ctx.alloc_skb();
                 let full = std::mem::replace(&mut more, next);
                 append(ctx, skb, full)?;
-                more.as_ref()?;
+                room = more.as_ref()?.tailroom().min(most);
                 continue;
             }
             let (now, later) = piece.split_at(room.min(piece.len()));
-            into.put(now.len())?.copy_from_slice(now);
+            more.as_mut().unwrap_or(&mut *skb).put(now.len())?.copy_from_slice(now);
+            room -= now.len();
             piece = later;
         }
     }

@@ -1,5 +1,6 @@
 //! The emulated NIC with offloads: its segmentation beside the stack's, and what it refuses.
 
+use std::collections::VecDeque;
 use std::net::Ipv6Addr;
 use std::sync::Mutex;
 
@@ -180,5 +181,99 @@ fn received_checksums_are_right_on_a_nic_that_verifies_them() {
         batch.drain().for_each(|skb| ctx.free_skb(skb));
         close(nic.open, &mut ctx);
     }
+    all_home(ctx);
+}
+
+/// A wire on which packets stay as they are, with their headers.
+#[derive(Clone, Default)]
+struct Wire(Arc<Mutex<VecDeque<([u8; 10], Vec<u8>)>>>);
+
+impl Sink for Wire {
+    fn read(&mut self, _: &[u8]) {
+        unreachable!("a NIC with offloads does not cut here");
+    }
+    fn read_offloaded(&mut self, skb: &Skb, _: &mut Segmenter) {
+        let bytes = skb.frames().flatten().copied().collect();
+        self.0.lock().unwrap().push_back((vnet_header(skb), bytes));
+    }
+}
+
+impl Source for Wire {
+    const AGGREGATES: bool = true;
+
+    fn next_len(&self) -> usize {
+        self.0.lock().unwrap().front().map_or(0, |(_, bytes)| bytes.len())
+    }
+    fn write(&mut self, _: &mut [u8]) -> usize {
+        unreachable!("packets are written by parts");
+    }
+    fn write_part(&mut self, at: usize, buf: &mut [u8]) {
+        buf.copy_from_slice(&self.0.lock().unwrap()[0].1[at..at + buf.len()]);
+    }
+    fn end_packet(&mut self) -> [u8; 10] {
+        self.0.lock().unwrap().pop_front().unwrap().0
+    }
+}
+
+proptest! {
+    /// What leaves one NIC whole comes out of the other as it was: bytes, segments, checksum.
+    #[test]
+    fn aggregates_pass_whole(
+        packets in prop::collection::vec((any::<(bool, bool)>(), 2usize..9000, 1u16..1500), 1..8),
+        cut in 300usize..1700,
+    ) {
+        let mut ctx = context();
+        let wire = Wire::default();
+        let config = NicConfig { offloads: ALL, rx_csum: true, ..NicConfig::default() };
+        let mut nic = nic(1, &config, vec![(wire.clone(), wire.clone())]).unwrap();
+        let (mut batch, mut sent) = (Batch::new(), Vec::new());
+        for ((v6, tcp), payload, size) in packets {
+            let size = size.max(payload.div_ceil(60) as u16).min(payload as u16 - 1);
+            let payload = vec![size as u8; payload];
+            let skb = aggregate(&mut ctx, (v6, tcp, 0), 0x10, &payload, size, cut);
+            let head = skb.head();
+            let bytes: Vec<u8> = skb.frames().flatten().copied().collect();
+            sent.push((bytes, head.gso_type, head.gso_size, head.gso_segs, head.csum));
+            batch.push(skb).unwrap();
+        }
+        let n = sent.len();
+        prop_assert_eq!(nic.open.tx[0].tx_burst(&mut ctx, &mut batch), n);
+        nic.open.tx[0].kick(&mut ctx);
+        prop_assert_eq!(nic.ports[0].offer(n as u64), n as u64);
+        prop_assert_eq!(nic.open.rx[0].rx_burst(&mut ctx, &mut batch, 64), n);
+        for (skb, sent) in batch.drain().zip(sent) {
+            let head = skb.head();
+            let bytes: Vec<u8> = skb.frames().flatten().copied().collect();
+            let got = (bytes, head.gso_type, head.gso_size, head.gso_segs, head.csum);
+            let same = got == sent;
+            ctx.free_skb(skb);
+            prop_assert!(same);
+        }
+        close(nic.open, &mut ctx);
+        all_home(ctx);
+    }
+}
+
+#[test]
+fn an_aggregate_for_which_the_ring_has_too_few_frames_waits() {
+    let mut ctx = context();
+    let wire = Wire::default();
+    let config = NicConfig { offloads: ALL, rx_ring: 4, ..NicConfig::default() };
+    let mut nic = nic(1, &config, vec![(wire.clone(), wire.clone())]).unwrap();
+    let mut batch = Batch::new();
+    // Six frames, and two.
+    for payload in [9000, 3000] {
+        let payload = vec![7; payload];
+        batch.push(aggregate(&mut ctx, (false, true, 0), 0x10, &payload, 1000, 1400)).unwrap();
+    }
+    nic.open.tx[0].tx_burst(&mut ctx, &mut batch);
+    nic.open.tx[0].kick(&mut ctx);
+    assert_eq!(nic.ports[0].offer(1), 1);
+    assert_eq!(nic.open.rx[0].rx_burst(&mut ctx, &mut batch, 64), 0, "it does not fit the ring");
+    assert_eq!(wire.0.lock().unwrap().len(), 2);
+    wire.0.lock().unwrap().pop_front();
+    assert_eq!(nic.open.rx[0].rx_burst(&mut ctx, &mut batch, 64), 1);
+    batch.drain().for_each(|skb| ctx.free_skb(skb));
+    close(nic.open, &mut ctx);
     all_home(ctx);
 }

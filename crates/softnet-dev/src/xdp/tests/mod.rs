@@ -16,6 +16,7 @@ use crate::netns::NetNs;
 use crate::testing::close;
 use softnet_testkit::net_allowed;
 
+mod aggregates;
 mod groups;
 mod kernel_irq;
 mod life;
