@@ -13,6 +13,7 @@
 //! ends delivered, or freed with its reason.
 
 mod calls;
+mod ends;
 mod env;
 mod host;
 mod icmp;
@@ -29,6 +30,7 @@ mod shard;
 mod tests;
 
 pub use calls::{CallError, ConnInfo, Open};
+pub use ends::End;
 pub use env::Env;
 pub use icmp::{News, Told};
 pub use listen::{Child, ListenState, Listeners, tuple};
