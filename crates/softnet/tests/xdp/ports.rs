@@ -1,7 +1,7 @@
 //! Ports of addresses that softnet shares with the kernel: none is both's.
 
 use std::io::{ErrorKind, Read, Result, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket as KernelSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as KernelSocket};
 use std::net::{TcpListener as KernelListener, TcpStream as KernelStream};
 use std::time::Duration;
 
@@ -140,27 +140,31 @@ fn echo(mut client: &KernelStream, mut server: impl Read + Write) {
 #[test]
 fn listeners_of_both_are_served_on_one_address() {
     let Some(world) = shared() else { return };
-    let any = IpAddr::from(Ipv4Addr::UNSPECIFIED);
-    for (own, all) in [(IpAddr::from(kernel(0)), "0.0.0.0:7001"), (kernel6(0).into(), "[::]:7001")] {
-        let theirs = their_listener(&world, (own, 7000)).unwrap();
-        assert!(in_use(TcpListener::bind(&world.handle(), (own, 7000))), "the kernel has it");
+    // Other ports for each family: of those of IPv4 the kernel remembers connections meanwhile.
+    for (own, all, port) in [
+        (IpAddr::from(kernel(0)), IpAddr::from(Ipv4Addr::UNSPECIFIED), 7001),
+        (kernel6(0).into(), Ipv6Addr::UNSPECIFIED.into(), 7101),
+    ] {
+        let [at_kernel, at_none] = [port - 1, port + 1];
+        let theirs = their_listener(&world, (own, at_kernel)).unwrap();
+        assert!(in_use(TcpListener::bind(&world.handle(), (own, at_kernel))), "the kernel has it");
         // Each protocol has ports of its own.
-        drop(UdpSocket::bind(&world.handle(), (own, 7000)).unwrap());
-        let ours = TcpListener::bind(&world.handle(), all).unwrap();
-        assert!(in_use(their_listener(&world, (own, 7001))), "softnet has it");
-        let to_kernel = client(&world, (own, 7000));
+        drop(UdpSocket::bind(&world.handle(), (own, at_kernel)).unwrap());
+        let ours = TcpListener::bind(&world.handle(), (all, port)).unwrap();
+        assert!(in_use(their_listener(&world, (own, port))), "softnet has it");
+        let to_kernel = client(&world, (own, at_kernel));
         echo(&to_kernel, &theirs.accept().unwrap().0);
-        let to_softnet = client(&world, (own, 7001));
+        let to_softnet = client(&world, (own, port));
         let (accepted, from) = ours.accept().unwrap();
         assert_eq!(from, to_softnet.local_addr().unwrap());
         echo(&to_softnet, &accepted);
         // What neither has the kernel refuses.
-        let closed = world.hosts[0].run(|| KernelStream::connect((own, 7002))).unwrap();
+        let closed = world.hosts[0].run(|| KernelStream::connect((own, at_none))).unwrap();
         assert_eq!(closed.unwrap_err().kind(), ErrorKind::ConnectionRefused);
 
         // The connection that was accepted has the port still.
         drop(ours);
-        assert!(in_use(their_listener(&world, (own, 7001))));
+        assert!(in_use(their_listener(&world, (own, port))));
         echo(&to_softnet, &accepted);
         // Its peer closes it first: then nothing has to be remembered here.
         drop(to_softnet);
@@ -168,12 +172,11 @@ fn listeners_of_both_are_served_on_one_address() {
         drop(accepted);
         let mut heir = None;
         until("the port is given back", || {
-            heir = their_listener(&world, (own, 7001)).ok();
+            heir = their_listener(&world, (own, port)).ok();
             heir.is_some()
         });
-        echo(&client(&world, (own, 7001)), &heir.unwrap().accept().unwrap().0);
+        echo(&client(&world, (own, port)), &heir.unwrap().accept().unwrap().0);
     }
-    drop(their_listener(&world, (any, 7001)).unwrap());
     world.end();
 }
 
