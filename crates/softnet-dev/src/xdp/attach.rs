@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::claim::{ClaimFilter, FRAGMENT_KEY_LEN, Maps, VlanSet};
 use super::control::Control;
-use super::ports::UdpPorts;
+use super::ports::OpenPorts;
 use crate::bpf::{KernelFn, LruMap, Map, Program, Set, XdpLink, XdpMode};
 use crate::netlink::Link;
 use crate::netns::NetNs;
@@ -25,7 +25,7 @@ pub(crate) struct Attachment {
     sockets: Map,
     /// Multicast groups that are softnet's, by [`group_key`](super::claim::group_key).
     groups: Set,
-    ports: Arc<UdpPorts>,
+    ports: Arc<OpenPorts>,
     /// Fragmented datagrams to shared addresses that are softnet's, kept by the program.
     fragments: LruMap<FRAGMENT_KEY_LEN>,
     /// The VLANs that are softnet's.
@@ -72,7 +72,7 @@ impl Attachment {
     /// Attaches a program that claims what `filter` says; as long as no socket is [led to](Self::lead), it passes all.
     pub(super) fn new(
         filter: &ClaimFilter,
-        ports: &Arc<UdpPorts>,
+        ports: &Arc<OpenPorts>,
         interface: &Link,
         queues: u32,
         mode: XdpMode,

@@ -55,7 +55,7 @@ use softnet_core::steer::FlowKey;
 
 pub use claim::{Claim, ClaimedVlan};
 pub use error::XdpError;
-pub use ports::{LocalEnd, Ports, UdpPorts};
+pub use ports::{LocalEnd, OpenPorts, Ports};
 pub use theirs::Conflict;
 pub use umem::Umem;
 
@@ -129,7 +129,7 @@ pub struct XdpConfig {
     /// What is softnet's.
     pub claim: Claim,
     /// The ports that its sockets have open, of addresses that it shares with the kernel. `None`: none ever.
-    pub ports: Option<Arc<UdpPorts>>,
+    pub ports: Option<Arc<OpenPorts>>,
 }
 
 impl XdpConfig {
@@ -192,7 +192,7 @@ pub fn open_with_claims(
     {
         return Err(XdpError::KernelAddress { name: name.clone(), address, holder });
     }
-    let ports = cfg.ports.clone().map_or_else(|| UdpPorts::new().map(Arc::new), Ok).map_err(kernel)?;
+    let ports = cfg.ports.clone().map_or_else(|| OpenPorts::new().map(Arc::new), Ok).map_err(kernel)?;
     let frags = link.mtu > MAX_MTU_OF_FRAME;
     let longest = if frags { link.mtu + LINK_HEADERS } else { 0 };
     let filter = ClaimFilter::new(link.mac, dev, &cfg.claim, &theirs.addresses());
@@ -330,7 +330,7 @@ fn usable_link(cfg: &XdpConfig, netlink: &mut Netlink) -> Result<Link, XdpError>
 /// Attaches the program in the mode asked for. Returns the mode it became, also in words.
 fn attach(
     mode: Mode,
-    (filter, ports): (&ClaimFilter, &Arc<UdpPorts>),
+    (filter, ports): (&ClaimFilter, &Arc<OpenPorts>),
     link: &Link,
     queues: u32,
 ) -> SysResult<(Attachment, XdpMode, String)> {

@@ -143,7 +143,7 @@ impl Assembly {
         let opener = opener(&region)?;
         let shared = StackInner::new(region, stack, devices, workers, tables, slow);
         let mut shared = shared.map_err(system("descriptors"))?;
-        shared.sockets.udp.ports = opener.ports();
+        shared.sockets.tell_ports(opener.ports());
         shared.sockets.tcp.cfg = config.tcp.clone();
         (shared.conntrack, shared.nat) = (conntrack, nat);
         let shared = Arc::new(shared);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use softnet_core::SoftnetData;
 use softnet_core::skb::Region;
 use softnet_dev::OpenDevice;
-use softnet_dev::xdp::{self, Claim, ClaimedVlan, Claims, Conflict, Mode, Ports, UdpPorts, Umem, XdpConfig};
+use softnet_dev::xdp::{self, Claim, ClaimedVlan, Claims, Conflict, Mode, OpenPorts, Ports, Umem, XdpConfig};
 
 use super::{DeviceDriver, DeviceError, Driver, Keys, Kind, OpenRequest, Opener, VlanRequest};
 use crate::util::{Limit, note, power};
@@ -99,7 +99,7 @@ pub struct XdpOpener {
     umem: Arc<Umem>,
     /// Frames that each device may keep posted.
     max_posted: usize,
-    ports: Arc<UdpPorts>,
+    ports: Arc<OpenPorts>,
     claims: Vec<Option<Claims>>,
 }
 
@@ -107,7 +107,7 @@ impl XdpOpener {
     /// For `devices` devices on `region`. Together they may keep half of its frames posted: the rest is for what is sent,
     /// what waits for neighbours, and what softnet has to say itself.
     pub fn new(region: &Arc<Region>, devices: usize) -> std::io::Result<Self> {
-        let ports = Arc::new(UdpPorts::new()?);
+        let ports = Arc::new(OpenPorts::new()?);
         let max_posted = region.frame_count() as usize / 2 / devices.max(1);
         Ok(XdpOpener { umem: Umem::new(region.clone())?, max_posted, ports, claims: Vec::new() })
     }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use rustix::io::Errno;
+use softnet_core::ip::v4::header::protocol;
 use softnet_core::sock::key::{ANY, Addr, addr_of, socket_addr, unmapped};
 use softnet_core::sock::route::{Dest, Endpoints, find_route, is_group, is_own};
 use softnet_core::sock::udp::{Datagram, UdpInbox};
@@ -261,7 +262,7 @@ impl UdpSocket {
         let end = self.0.open_port(&tx, local).map_err(errno)?;
         let disconnected = shared.sockets.binder().disconnect(slot.index());
         let (generation, local) = disconnected.map_err(|error| {
-            end.iter().for_each(|end| shared.sockets.udp.port_closed(end));
+            end.iter().for_each(|end| shared.sockets.ports().closed(end));
             of_bind(error)
         })?;
         inbox.disconnected(generation);
@@ -498,11 +499,11 @@ impl Inner {
     /// what follows cannot fail for want of it. `None`: it is what it has. Else [`has_port`](Self::has_port) is to be called, or it is to be closed.
     fn open_port(&self, tx: &Tx, local: Addr) -> Result<Option<LocalEnd>, Errno> {
         let families = (self.v4 || !self.only_v6, !self.v4);
-        let end = LocalEnd { addr: local, families, port: tx.ends.lport };
+        let end = LocalEnd { protocol: protocol::UDP, addr: local, families, port: tx.ends.lport };
         if tx.open_port == Some(end) {
             return Ok(None);
         }
-        self.shared.sockets.udp.port_opened(&end)?;
+        self.shared.sockets.ports().opened(&end)?;
         Ok(Some(end))
     }
 
@@ -516,7 +517,7 @@ impl Inner {
     /// It has `end`, which was [opened](Self::open_port), in place of what it had.
     fn has_port(&self, tx: &mut Tx, end: Option<LocalEnd>) {
         if let Some(before) = end.and_then(|end| tx.open_port.replace(end)) {
-            self.shared.sockets.udp.port_closed(&before);
+            self.shared.sockets.ports().closed(&before);
         }
     }
 }
@@ -525,7 +526,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let (shared, index) = (&self.shared, self.slot.index());
         let joined = shared.sockets.binder().close(index);
-        lock(&self.tx).open_port.iter().for_each(|end| shared.sockets.udp.port_closed(end));
+        lock(&self.tx).open_port.iter().for_each(|end| shared.sockets.ports().closed(end));
         closed(shared, index, &joined, lock(&self.rx).take());
     }
 }

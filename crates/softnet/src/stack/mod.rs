@@ -9,6 +9,7 @@ mod cache_share;
 mod handle;
 mod inner;
 pub(crate) mod nat;
+mod ports;
 pub(crate) mod routes;
 pub(crate) mod rules;
 mod slow_lock;

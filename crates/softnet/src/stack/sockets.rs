@@ -16,9 +16,11 @@ use softnet_core::sock::tcp::Told;
 use softnet_core::sock::{Arrivals, Binder, Flow, Hit, Key, Room, SockMem, SocketError, Sockets, Transport};
 use softnet_core::stack::sockets::SocketHost;
 use softnet_core::sync::{AtomicBool, AtomicUsize, Ordering};
+use softnet_dev::xdp::Ports;
 use softnet_dev::{PiGuard, PiMutex};
 
 use super::AppThread;
+use super::ports::SharedPorts;
 use super::tcp::TcpTable;
 use super::udp::UdpTable;
 use crate::notify::{ReadinessNotifier, Set};
@@ -41,6 +43,8 @@ pub struct SocketTable {
     stopped: AtomicBool,
     /// Paths that take less than their first link.
     pub(crate) paths: Arc<PathMtus>,
+    /// What devices know of ports.
+    ports: SharedPorts,
     /// What is UDP's alone.
     pub(crate) udp: UdpTable,
     /// What is TCP's alone.
@@ -69,9 +73,23 @@ impl SocketTable {
             sets: Mutex::default(),
             stopped: AtomicBool::new(false),
             paths,
+            ports: SharedPorts::default(),
             udp: UdpTable::new(FoldKey::new([random(), random()])),
             tcp: TcpTable::new()?,
         })
+    }
+
+    /// The ports that sockets have are to be known to `ports`, before there is a socket.
+    pub(crate) fn tell_ports(&mut self, ports: Option<Arc<dyn Ports>>) {
+        self.ports = SharedPorts::new(ports);
+        if self.ports.matter() {
+            self.tcp.count_ends();
+        }
+    }
+
+    /// What devices know of ports.
+    pub(crate) fn ports(&self) -> &SharedPorts {
+        &self.ports
     }
 
     /// What sockets may hold beside what they hold now.

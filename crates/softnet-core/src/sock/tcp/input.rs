@@ -63,6 +63,7 @@ impl Shard {
         let Some(sock) = self.conns.get_mut(index as usize) else { return true };
         let closed = sock.conn.state() == State::Closed;
         if closed && std::mem::take(&mut sock.listed) {
+            self.ends.remove(&sock.flow);
             self.flows.remove(&sock.flow, Object::Conn(index));
         }
         closed

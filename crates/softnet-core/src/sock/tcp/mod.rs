@@ -13,6 +13,7 @@
 //! ends delivered, or freed with its reason.
 
 mod calls;
+mod ends;
 mod env;
 mod flows;
 mod host;
@@ -32,6 +33,7 @@ mod sizes;
 mod tests;
 
 pub use calls::{CallError, ConnInfo, Open};
+pub use ends::End;
 pub use env::Env;
 pub use icmp::{News, Told};
 pub use listen::{Child, ListenState, Listeners, tuple};

@@ -36,6 +36,8 @@ pub struct Effects {
     pub wake: Vec<u32>,
     /// Slots of listeners that got a connection.
     pub arrived: Vec<u32>,
+    /// Ends that were [held](super::Shard::hold_end) and that nothing has any more.
+    pub free: Vec<super::End>,
 }
 
 /// How a connection's packets are marked.

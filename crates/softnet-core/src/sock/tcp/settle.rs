@@ -87,6 +87,7 @@ impl Shard {
             self.settle(ctx, env, index, out);
         }
         self.touched.clear();
+        out.free.extend(self.ends.take_free());
     }
 
     fn settle(&mut self, ctx: &mut SoftnetData, env: &Env<'_>, index: u32, out: &mut Effects) {
@@ -142,6 +143,7 @@ impl Shard {
             self.settle(ctx, env, index, &mut out);
         }
         self.touched.clear();
+        self.ends.clear();
         while let Some(skb) = out.send.pop_front() {
             ctx.free_skb(skb);
         }

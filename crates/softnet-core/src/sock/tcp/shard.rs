@@ -17,6 +17,7 @@ use softnet_tcp::{Counters, Seq};
 
 use super::super::key::Flow;
 use super::calls::ConnInfo;
+use super::ends::{End, Ends};
 use super::env::Env;
 pub(super) use super::flows::Object;
 use super::flows::{Flows, Packed};
@@ -114,6 +115,8 @@ pub struct Shard {
     pub(super) taken: usize,
     /// Resets that may be sent in the present second.
     pub(super) resets: (u64, u32),
+    /// Our ends of its connections.
+    pub(super) ends: Ends,
     /// What its connections counted.
     pub counters: Counters,
 }
@@ -134,6 +137,7 @@ impl Shard {
             now: 0,
             taken: 0,
             resets: (0, 0),
+            ends: Ends::default(),
             counters: Counters::default(),
         }
     }
@@ -144,6 +148,22 @@ impl Shard {
         self.taken = 0;
         self.now = self.now.max(now);
         self.now
+    }
+
+    /// From now on it knows which [ends](End) of ours its connections have.
+    pub fn count_ends(&mut self) {
+        self.ends.count();
+    }
+
+    /// Holds an end that a connection has: it comes out in [`Effects::free`] when nothing has it any
+    /// more. Returns whether it was not held before.
+    pub fn hold_end(&mut self, end: End) -> bool {
+        self.ends.hold(end)
+    }
+
+    /// Holds, of the ends that are not, each that `claim` claims.
+    pub fn hold_ends(&mut self, claim: impl FnMut(End) -> bool) {
+        self.ends.hold_each(claim);
     }
 
     /// Frames that its connections hold.
@@ -258,6 +278,7 @@ impl Shard {
         };
         let conn =
             make(&mut Cx { now: env.instant(), cfg: env.cfg, counters: &mut self.counters, out: &mut host });
+        self.ends.add(&flow);
         self.serial = self.serial.wrapping_add(1);
         let entry = self.conns.vacant_entry();
         let index = entry.key() as u32;
@@ -336,6 +357,7 @@ impl Shard {
         if self.time_waits.len() >= env.max_time_waits {
             return;
         }
+        self.ends.add(&flow);
         let entry = self.time_waits.vacant_entry();
         let object = Object::TimeWait(entry.key() as u32);
         let timer = self.wheel.add(object.into());
@@ -345,6 +367,7 @@ impl Shard {
         if let Some(sock) = self.conns.get_mut(index as usize)
             && std::mem::take(&mut sock.listed)
         {
+            self.ends.remove(&flow);
             self.flows.remove(&flow, Object::Conn(index));
         }
         self.flows.insert(&flow, object);
@@ -352,6 +375,7 @@ impl Shard {
 
     pub(super) fn forget_time_wait(&mut self, index: u32) {
         if let Some(Waiting { flow, timer, .. }) = self.time_waits.try_remove(index as usize) {
+            self.ends.remove(&flow);
             self.wheel.remove(timer);
             self.flows.remove(&flow, Object::TimeWait(index));
         }

@@ -464,3 +464,36 @@ fn readiness_is_that_of_a_stream() {
     assert!(slot.set_stream(stream::WRITABLE | stream::READABLE) && !slot.set_stream(stream::WRITABLE));
     world.end();
 }
+
+#[test]
+fn a_held_end_is_free_when_its_connections_are_forgotten() {
+    let mut world = World::new();
+    world.shard.count_ends();
+    let of = world.listen(5);
+    let pairs = [1000, 1001].map(|lport| world.pair(of, lport));
+    assert!(world.shard.hold_end((CLIENT, 1000)), "as one that connects does");
+    // The listener goes; of other ends there is nothing to hold.
+    let mut asked = Vec::new();
+    world.shard.hold_ends(|end| {
+        asked.push(end);
+        end == (SERVER, PORT)
+    });
+    asked.sort_unstable();
+    assert_eq!(asked, [(SERVER, PORT), (CLIENT, 1001)]);
+    // The first client closes first: it is in TIME-WAIT, the server is gone.
+    let [[client, server], other] = pairs;
+    world.close(client);
+    assert_eq!(world.read(server, 1), Ok(vec![]));
+    world.close(server);
+    assert_eq!(world.shard.len(), [2, 0, 1]);
+    assert!(world.out.free.is_empty());
+    world.wait(61_000_000_000);
+    assert_eq!(std::mem::take(&mut world.out.free), [(CLIENT, 1000)]);
+    // The other one ends by a reset.
+    world.write(other[0], b"unread").unwrap();
+    world.close(other[1]);
+    assert_eq!(std::mem::take(&mut world.out.free), [(SERVER, PORT)]);
+    world.close(other[0]);
+    assert!(world.shard.is_empty() && world.out.free.is_empty(), "that end was not held");
+    world.end();
+}

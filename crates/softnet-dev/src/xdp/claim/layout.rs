@@ -41,8 +41,9 @@ pub(super) const ND_TYPE: usize = IPV6_END;
 pub(super) const ND_TARGET: usize = IPV6_END + 8;
 pub(super) const ND_END: usize = ND_TARGET + 16;
 
-/// Of a UDP header, from its beginning on.
-pub(super) const UDP_DST: usize = 2;
+/// Of a header of UDP or TCP, from its beginning on: where the destination port is.
+pub(super) const PORT_DST: usize = 2;
+/// Of a UDP header. Of TCP's as much is looked at.
 pub(super) const UDP_LEN: usize = 8;
 /// Of an ICMP or ICMPv6 message, what an error quotes.
 pub(super) const QUOTE: usize = 8;
@@ -89,6 +90,7 @@ pub(super) const LINK_LOCAL: [u8; 2] = [0xfe, 0x80];
 pub(super) const LINK_LOCAL_MASK: [u8; 2] = [0xff, 0xc0];
 
 pub(super) const ICMP: u8 = 1;
+pub(super) const TCP: u8 = 6;
 pub(super) const UDP: u8 = 17;
 pub(super) const FRAGMENT: u8 = 44;
 pub(super) const ICMPV6: u8 = 58;

@@ -10,7 +10,7 @@ use softnet_core::sock::scope::scoped;
 
 use super::ClaimFilter;
 use super::layout::*;
-use crate::xdp::ports::ANY4;
+use crate::xdp::ports::{ANY4, Port};
 
 /// What becomes of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,8 +28,8 @@ pub(super) enum Verdict {
 pub(super) struct Sockets<'a> {
     /// Groups that they joined.
     pub(super) groups: &'a [IpAddr],
-    /// Ports that they have open, by address; [`ANY4`] and [`ANY`] are of none in particular.
-    pub(super) ports: &'a [(Addr, u16)],
+    /// Ports that they have open; addresses [`ANY4`] and [`ANY`] are none in particular.
+    pub(super) ports: &'a [Port],
     /// Datagrams whose first fragment was theirs.
     pub(super) fragments: &'a RefCell<HashSet<Vec<u8>>>,
 }
@@ -124,15 +124,17 @@ impl ClaimFilter {
         }
         let plain = frame[IPV4_VIHL] == PLAIN && under(FRAGMENTED, field(frame, IPV4_FRAGMENT)) == [0, 0];
         if self.v4.shared.contains(&to) {
-            let open = |port| is_open(sockets, addr_of(to.into()), ANY4, port);
+            let open = |(protocol, port)| is_open(sockets, [addr_of(to.into()), ANY4], protocol, port);
             let long = frame.len() >= IPV4_END + UDP_LEN;
             return match protocol {
                 _ if frame[IPV4_VIHL] != PLAIN => false,
-                UDP if plain => long && open(port(frame, IPV4_END + UDP_DST)),
+                UDP | TCP if plain => long && open((protocol, port(frame, IPV4_END + PORT_DST))),
                 UDP => {
                     let datagram = [&frame[IPV4_SRC..IPV4_END], &frame[IPV4_ID..IPV4_ID + 2]].concat();
                     match under(OFFSET, field(frame, IPV4_FRAGMENT)) == [0, 0] {
-                        true => long && sockets.first(datagram, open(port(frame, IPV4_END + UDP_DST))),
+                        true => {
+                            long && sockets.first(datagram, open((UDP, port(frame, IPV4_END + PORT_DST))))
+                        }
                         false => sockets.fragments.borrow().contains(&datagram),
                     }
                 }
@@ -186,14 +188,19 @@ impl ClaimFilter {
         }
         if self.v6.shared.contains(&to) {
             let dev = self.scope.wrapping_sub(1);
-            let open = |port| is_open(sockets, scoped(to.to_bits(), dev), ANY, port);
+            let own = scoped(to.to_bits(), dev);
+            let open = |(protocol, port)| is_open(sockets, [own, ANY], protocol, port);
             return match next {
-                UDP => frame.len() >= IPV6_END + UDP_LEN && open(port(frame, IPV6_END + UDP_DST)),
+                UDP | TCP => {
+                    frame.len() >= IPV6_END + UDP_LEN && open((next, port(frame, IPV6_END + PORT_DST)))
+                }
                 FRAGMENT if frame.len() >= FRAGMENT_END && frame[IPV6_END] == UDP => {
                     let datagram = [&frame[IPV6_SRC..IPV6_END], &frame[IPV6_ID..FRAGMENT_END]].concat();
                     let long = frame.len() >= FRAGMENT_END + UDP_LEN;
                     match under(OFFSET6, field(frame, IPV6_FRAGMENT)) == [0, 0] {
-                        true => long && sockets.first(datagram, open(port(frame, FRAGMENT_END + UDP_DST))),
+                        true => {
+                            long && sockets.first(datagram, open((UDP, port(frame, FRAGMENT_END + PORT_DST))))
+                        }
                         false => sockets.fragments.borrow().contains(&datagram),
                     }
                 }
@@ -205,25 +212,25 @@ impl ClaimFilter {
     }
 }
 
-fn is_open(sockets: Sockets<'_>, addr: Addr, any: Addr, port: u16) -> bool {
-    [addr, any].iter().any(|addr| sockets.ports.contains(&(*addr, port)))
+fn is_open(sockets: Sockets<'_>, on: [Addr; 2], protocol: u8, number: u16) -> bool {
+    on.iter().any(|addr| sockets.ports.contains(&Port { protocol, addr: *addr, number }))
 }
 
-/// The source port of the datagram that an ICMP error quotes.
-fn quoted4(frame: &[u8]) -> Option<u16> {
+/// Protocol and source port of what an ICMP error quotes.
+fn quoted4(frame: &[u8]) -> Option<(u8, u16)> {
     let quote = IPV4_END + QUOTE;
     let plain = frame.len() >= quote + 20 + UDP_LEN
         && ICMP_ERRORS.contains(&frame[IPV4_END])
         && frame[quote] == PLAIN
-        && frame[quote + 9] == UDP
+        && [UDP, TCP].contains(&frame[quote + 9])
         && under([0x1f, 0xff], field(frame, quote + 6)) == [0, 0];
-    plain.then(|| port(frame, quote + 20))
+    plain.then(|| (frame[quote + 9], port(frame, quote + 20)))
 }
 
-fn quoted6(frame: &[u8]) -> Option<u16> {
+fn quoted6(frame: &[u8]) -> Option<(u8, u16)> {
     let quote = IPV6_END + QUOTE;
     let plain = frame.len() >= quote + 42
         && (1..=LAST_ICMPV6_ERROR).contains(&frame[IPV6_END])
-        && frame[quote + 6] == UDP;
-    plain.then(|| port(frame, quote + 40))
+        && [UDP, TCP].contains(&frame[quote + 6]);
+    plain.then(|| (frame[quote + 6], port(frame, quote + 40)))
 }

@@ -11,7 +11,7 @@ use softnet_core::sock::scope::scoped;
 use super::layout::*;
 use super::model::{Sockets, Verdict};
 use super::*;
-use crate::xdp::ports::ANY4;
+use crate::xdp::ports::{ANY4, Port};
 
 const MAC: [u8; 6] = [0x02, 0, 0, 0, 0xfe, 0x01];
 const DEV: u16 = 4;
@@ -41,20 +41,23 @@ const ROUTERS_MAC: [u8; 6] = [0x33, 0x33, 0, 0, 0, 2];
 const STRANGER: [u8; 6] = [2, 9, 9, 9, 9, 9];
 
 /// Open on the shared address; on that of no family's; on another; on the link-local one; on none.
+/// Those of TCP are as many higher.
+const OF_TCP: u16 = 1000;
 const HERE: u16 = 53;
 const ANYWHERE: u16 = 5353;
 const ELSE: u16 = 123;
 const ON_LINK: u16 = 546;
 const CLOSED: u16 = 7;
 
-fn ports() -> Vec<(Addr, u16)> {
+fn ports() -> Vec<Port> {
     let both = |v4: Ipv4Addr, v6: Ipv6Addr, port| [(addr_of(v4.into()), port), (addr_of(v6.into()), port)];
-    let mut all =
+    let mut all: Vec<(Addr, u16)> =
         [both(BOTH, BOTH6, HERE), [(ANY4, ANYWHERE), (ANY, ANYWHERE)], both(KERNEL, KERNEL6, ELSE)].concat();
     all.push((scoped(link_local(MAC).to_bits(), DEV), ON_LINK));
     // That of another link.
     all.push((scoped(link_local(MAC).to_bits(), DEV + 1), CLOSED));
-    all
+    let of = |protocol, more| move |&(addr, number)| Port { protocol, addr, number: number + more };
+    all.iter().map(of(UDP, 0)).chain(all.iter().map(of(TCP, OF_TCP))).collect()
 }
 
 fn rule(shared: bool) -> ClaimFilter {
@@ -131,13 +134,22 @@ fn tagged(frame: &[u8], tag: [u8; 2], tci: [u8; 2]) -> Vec<u8> {
 
 /// A datagram to `address`.
 fn udp4(address: Ipv4Addr, port: u16) -> Vec<u8> {
-    let port_at = IPV4_END + UDP_DST;
+    let port_at = IPV4_END + PORT_DST;
     with(frame(MAC, IPV4, address), &[(IPV4_PROTOCOL, &[UDP]), (port_at, &port.to_be_bytes())])
 }
 
 fn udp6(address: Ipv6Addr, port: u16) -> Vec<u8> {
-    let port_at = IPV6_END + UDP_DST;
+    let port_at = IPV6_END + PORT_DST;
     with(frame6(MAC, address), &[(IPV6_NEXT, &[UDP]), (port_at, &port.to_be_bytes())])
+}
+
+/// The same as a segment of TCP, to the port that is as much higher.
+fn tcp4(address: Ipv4Addr, port: u16) -> Vec<u8> {
+    with(udp4(address, port + OF_TCP), &[(IPV4_PROTOCOL, &[TCP])])
+}
+
+fn tcp6(address: Ipv6Addr, port: u16) -> Vec<u8> {
+    with(udp6(address, port + OF_TCP), &[(IPV6_NEXT, &[TCP])])
 }
 
 /// An ICMP error about a datagram that was sent from `port`.
@@ -154,6 +166,15 @@ fn error6(address: Ipv6Addr, port: u16) -> Vec<u8> {
     with(frame6(MAC, address), &quoted)
 }
 
+/// The same about a segment.
+fn tcp_error4(address: Ipv4Addr, port: u16) -> Vec<u8> {
+    with(error4(address, port + OF_TCP), &[(IPV4_END + QUOTE + 9, &[TCP])])
+}
+
+fn tcp_error6(address: Ipv6Addr, port: u16) -> Vec<u8> {
+    with(error6(address, port + OF_TCP), &[(IPV6_END + QUOTE + 6, &[TCP])])
+}
+
 /// A fragment of datagram `id` to `port`, the first or a later one.
 fn fragment4(port: u16, id: u16, first: bool) -> Vec<u8> {
     let offset = if first { [0x20, 0] } else { [0x00, 185] };
@@ -163,7 +184,7 @@ fn fragment4(port: u16, id: u16, first: bool) -> Vec<u8> {
 fn fragment6(port: u16, id: u16, first: bool) -> Vec<u8> {
     let offset = if first { [0, 1] } else { [0x05, 0xc8] };
     let header = [(IPV6_NEXT, &[FRAGMENT][..]), (IPV6_END, &[UDP]), (IPV6_FRAGMENT, &offset)];
-    let port_at = FRAGMENT_END + UDP_DST;
+    let port_at = FRAGMENT_END + PORT_DST;
     with(with(frame6(MAC, BOTH6), &header), &[(IPV6_ID, &id.to_be_bytes()), (port_at, &port.to_be_bytes())])
 }
 
@@ -322,6 +343,12 @@ fn of_a_shared_address_takes_what_sockets_want() {
             (error6(BOTH6, port), shared),
             (udp6(derived, port), on_link),
             (error6(derived, port), on_link),
+            (tcp4(BOTH, port), shared),
+            (tcp_error4(BOTH, port), shared),
+            (tcp6(BOTH6, port), shared),
+            (tcp_error6(BOTH6, port), shared),
+            (tcp6(derived, port), on_link),
+            (tcp_error6(derived, port), on_link),
         ] {
             assert_eq!(claims(&together, &frame), ours, "{port}: {frame:x?}");
             assert!(claims(&alone, &frame));
@@ -330,14 +357,18 @@ fn of_a_shared_address_takes_what_sockets_want() {
     }
     let here = || udp4(BOTH, HERE);
     for (frame, why) in [
-        (with(here(), &[(IPV4_PROTOCOL, &[6])]), "TCP"),
+        (with(here(), &[(IPV4_PROTOCOL, &[TCP])]), "TCP, whose port is closed"),
+        (with(tcp4(BOTH, HERE), &[(IPV4_PROTOCOL, &[UDP])]), "UDP, whose port is closed"),
+        (with(tcp4(BOTH, HERE), &[(IPV4_PROTOCOL, &[132])]), "SCTP"),
+        (tcp4(BOTH, HERE)[..IPV4_END + UDP_LEN - 1].to_vec(), "cut short"),
         (with(here(), &[(IPV4_FRAGMENT + 1, &[1])]), "a later fragment, of what is unknown"),
-        (with(here(), &[(IPV4_FRAGMENT, &[0x20]), (IPV4_PROTOCOL, &[6])]), "a fragment of TCP"),
+        (with(tcp4(BOTH, HERE), &[(IPV4_FRAGMENT, &[0x20])]), "a fragment of TCP"),
         (with(here(), &[(IPV4_VIHL, &[0x46])]), "options"),
         (here()[..IPV4_END + UDP_LEN - 1].to_vec(), "cut short"),
         (with(error4(BOTH, HERE), &[(IPV4_END, &[8])]), "a ping"),
         (with(error4(BOTH, HERE), &[(IPV4_END, &[5])]), "a redirect"),
-        (with(error4(BOTH, HERE), &[(IPV4_END + QUOTE + 9, &[6])]), "about TCP"),
+        (with(error4(BOTH, HERE), &[(IPV4_END + QUOTE + 9, &[TCP])]), "about TCP, whose port is closed"),
+        (with(error4(BOTH, HERE), &[(IPV4_END + QUOTE + 9, &[ICMP])]), "about a ping"),
         (with(frame(MAC, ARP, BOTH), &[(ARP_OPERATION + 1, &[2])]), "an answer, which both hear"),
         (with(udp6(BOTH6, HERE), &[(IPV6_NEXT, &[FRAGMENT])]), "a fragment of what is no datagram"),
         (with(frame6(MAC, BOTH6), &[(ND_TYPE, &[136])]), "an answer"),

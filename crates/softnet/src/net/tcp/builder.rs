@@ -1,5 +1,6 @@
 //! [`TcpBuilder`]: what a TCP socket is to be before it listens or connects.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex};
@@ -9,8 +10,11 @@ use rustix::io::Errno;
 use softnet_core::ip::v4::header::protocol;
 use softnet_core::sock::key::{ANY, Addr, is_v4};
 use softnet_core::sock::route::{Dest, Endpoints, find_route, is_group, is_own};
-use softnet_core::sock::tcp::{ConnId, Effects, ListenState, Marks, Open, TcpInbox, output, tuple};
+use softnet_core::sock::tcp::{
+    ConnId, Effects, End, ListenState, Marks, Open, Shard, TcpInbox, output, tuple,
+};
 use softnet_core::sock::{Bind, Flow, Key};
+use softnet_dev::xdp::LocalEnd;
 use softnet_tcp::ConnOptions;
 use softnet_tcp::conn::SockOpt;
 use softnet_tcp::listen::Listener;
@@ -130,7 +134,7 @@ impl TcpBuilder {
             limit: 0,
         };
         tcp::start(shared)?;
-        let inbox: TcpInbox = shared.sockets.binder().open(&bind).map_err(of_bind)?;
+        let (inbox, open_port) = open(shared, &bind)?;
         let slot = inbox.slot().clone();
         slot.slot().set_stream(0);
         let table = &shared.sockets.tcp;
@@ -146,6 +150,7 @@ impl TcpBuilder {
             listening,
             options: Options::default(),
             inbox: Mutex::new(Some(inbox)),
+            open_port,
         })))
     }
 
@@ -241,6 +246,7 @@ impl TcpBuilder {
         let table = &shared.sockets.tcp;
         let attempt = |lport: u16| {
             let flow = Flow { lport, ..flow };
+            let claim = Claim::new(shared, (flow.local, lport))?;
             let number = table.shard_of(&flow);
             let begun = on_shard(shared, number, |shard, ctx, env, out: &mut Effects| {
                 let free = !shard.contains(&flow);
@@ -248,31 +254,94 @@ impl TcpBuilder {
                 let mut options = self.options;
                 options.ipv6 = !is_v4(flow.remote);
                 let open = Open { flow, marks, options: &options, path_mss: mss, slot };
-                free.then(|| shard.connect(ctx, env, &open, out))
+                if !free {
+                    return Ok(None);
+                }
+                let id = shard.connect(ctx, env, &open, out).map_err(|_| Errno::MSGSIZE)?;
+                claim.give(shard);
+                Ok(Some(id))
             });
             begun.map(|begun| begun.map(|id| (flow, number, id)))
         };
         if flow.lport != 0 {
-            let begun = attempt(flow.lport).ok_or(Errno::ADDRNOTAVAIL)?;
-            return begun.map_err(|_| Errno::MSGSIZE);
+            return attempt(flow.lport)?.ok_or(Errno::ADDRNOTAVAIL);
         }
         let (words, seconds) = (tuple(&flow).words(), shared.clock.now() / 1_000_000_000);
         let key = |words: &[u64]| table.key.hash(words);
-        // A port that was free may be another thread's by now.
+        // A port that was free may be another thread's by now, or is the kernel's.
         for _ in 0..ATTEMPTS {
             let is_free = |lport: u16| is_free(shared, &Flow { lport, ..flow });
             let range = table.cfg.ip_local_port_range;
             let port = lock(&table.walker).pick(&key, &words, seconds, range, is_free);
-            if let Some(begun) = attempt(port.ok_or(Errno::ADDRNOTAVAIL)?) {
-                return begun.map_err(|_| Errno::MSGSIZE);
+            match attempt(port.ok_or(Errno::ADDRNOTAVAIL)?) {
+                Ok(Some(begun)) => return Ok(begun),
+                Ok(None) | Err(Errno::ADDRINUSE) => {}
+                Err(error) => return Err(error),
             }
         }
         Err(Errno::ADDRNOTAVAIL)
     }
 }
 
-/// Searches for a port of one connect.
-const ATTEMPTS: u32 = 16;
+/// Searches for a port of one connect: enough where the kernel has a good part of them.
+const ATTEMPTS: u32 = 256;
+
+/// Opens a listener's socket, and its port with devices that share addresses with the kernel.
+fn open(shared: &Arc<StackInner>, bind: &Bind) -> io::Result<(TcpInbox, Option<LocalEnd>)> {
+    let sockets = &shared.sockets;
+    // Ports that the kernel has.
+    let mut taken = BTreeSet::new();
+    loop {
+        let inbox: TcpInbox = sockets.binder().open_beside(bind, &taken).map_err(of_bind)?;
+        if !sockets.ports().matter() {
+            return Ok((inbox, None));
+        }
+        let index = inbox.slot().index();
+        let port = inbox.slot().slot().key().map_or(0, |(key, _)| key.flow.lport);
+        let end = LocalEnd { families: (bind.v4, bind.v6), ..tcp::local_end((bind.local, port)) };
+        match sockets.ports().opened(&end) {
+            Ok(()) => return Ok((inbox, Some(end))),
+            Err(error) => {
+                let joined = sockets.binder().close(index);
+                closed(shared, index, &joined, Some(inbox));
+                match error {
+                    Errno::ADDRINUSE if bind.port == 0 => _ = taken.insert(port),
+                    error => return Err(errno(error)),
+                }
+            }
+        }
+    }
+}
+
+/// An end that a connection is about to have is open meanwhile with devices that share addresses with
+/// the kernel: its first answer may come before its shard holds the end.
+struct Claim<'a> {
+    shared: &'a StackInner,
+    end: Option<End>,
+}
+
+impl<'a> Claim<'a> {
+    fn new(shared: &'a StackInner, end: End) -> Result<Self, Errno> {
+        let matter = shared.sockets.ports().matter();
+        if matter {
+            shared.sockets.ports().opened(&tcp::local_end(end))?;
+        }
+        Ok(Claim { shared, end: matter.then_some(end) })
+    }
+
+    /// The shard has a connection with the end, and holds it from now on.
+    fn give(mut self, shard: &mut Shard) {
+        if self.end.is_some_and(|end| shard.hold_end(end)) {
+            self.end = None;
+        }
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.end.iter().for_each(|end| self.shared.sockets.ports().closed(&tcp::local_end(*end)));
+    }
+}
 
 /// Whether a connection may begin as `flow`: neither is it in use, nor does a listener have its
 /// end, which a connection from here to that listener would meet instead.

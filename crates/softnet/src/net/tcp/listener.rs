@@ -10,12 +10,13 @@ use softnet_core::sock::key::socket_addr;
 use softnet_core::sock::tcp::{Child, TcpInbox};
 use softnet_core::sock::{Readiness, SlotRef};
 use softnet_core::sync::Ordering;
+use softnet_dev::xdp::LocalEnd;
 
 use super::super::Handle;
 use super::super::options::{Options, errno, of_bind, timeout};
 use super::super::socket::{closed, is_socket, wait};
 use super::stream::TcpStream;
-use super::{TcpBuilder, on_shard, until};
+use super::{TcpBuilder, leave_end, on_shard, until};
 use crate::stack::StackInner;
 use crate::stack::tcp::Listening;
 use crate::util::lock;
@@ -34,6 +35,8 @@ pub(super) struct Inner {
     pub(super) listening: Arc<Listening>,
     pub(super) options: Options,
     pub(super) inbox: Mutex<Option<TcpInbox>>,
+    /// What it has open with devices that share addresses with the kernel.
+    pub(super) open_port: Option<LocalEnd>,
 }
 
 is_socket!(TcpListener, Inner);
@@ -45,6 +48,10 @@ impl TcpListener {
     /// # Errors
     /// As the kernel's. `EADDRINUSE`: another socket has address and port; `EADDRNOTAVAIL`: not an
     /// address of the stack.
+    ///
+    /// On addresses that a device shares with the kernel the port is the kernel's no more, as long as the
+    /// listener has it, and connections that it accepted. That waits for the kernel, and costs a
+    /// descriptor; `EADDRINUSE` also says that the kernel has the port there.
     pub fn bind(on: &Handle, addr: impl ToSocketAddrs) -> io::Result<TcpListener> {
         TcpBuilder::new(on).listen(addr)
     }
@@ -148,6 +155,7 @@ impl Drop for Inner {
             on_shard(shared, shard, |shard, ctx, env, out| shard.reject(ctx, env, &child, out));
         }
         closed(shared, index, &joined, lock(&self.inbox).take());
+        self.open_port.iter().for_each(|end| leave_end(shared, end));
     }
 }
 

@@ -35,11 +35,13 @@ use std::time::Instant;
 
 use rustix::io::Errno;
 use softnet_core::SoftnetData;
-use softnet_core::sock::tcp::{CallError, Effects, Env, Shard};
+use softnet_core::sock::key::ANY;
+use softnet_core::sock::tcp::{CallError, Effects, End, Env, Shard};
+use softnet_dev::xdp::LocalEnd;
 use softnet_tcp::conn::Error;
 
 use super::options::errno;
-use crate::stack::tcp::Caller;
+use crate::stack::tcp::{Caller, local_end};
 use crate::stack::{StackInner, with};
 use std::sync::Arc;
 
@@ -79,6 +81,21 @@ fn on_shard<R>(
         let caller = Caller { shared, tables, now: shared.clock.now(), napi_id: 0 };
         shared.sockets.tcp.call(&mut thread.ctx, &caller, number, f)
     })
+}
+
+/// A listener leaves its port, which `end` is, to the connections that it accepted: shards hold it for
+/// theirs.
+fn leave_end(shared: &Arc<StackInner>, end: &LocalEnd) {
+    let ports = shared.sockets.ports();
+    for number in 0..shared.sockets.tcp.shards() {
+        // If there is no room for one more, its connections are the kernel's to refuse.
+        let claim = |own: End| {
+            let is_it = own.1 == end.port && [ANY, own.0].contains(&end.addr);
+            is_it && ports.opened(&local_end(own)).is_ok()
+        };
+        on_shard(shared, number, |shard, _, _, _| shard.hold_ends(claim));
+    }
+    ports.closed(end);
 }
 
 /// When a call that waits gives up.

@@ -23,13 +23,15 @@ use softnet_core::fold::FoldKey;
 use softnet_core::ip::hooks::{HookContext, Made, Passage, Slot};
 use softnet_core::ip::slow::{Effects as SlowEffects, TooBig};
 use softnet_core::ip::tables::Tables;
+use softnet_core::ip::v4::header::protocol;
 use softnet_core::qdisc::Origin;
 use softnet_core::siphash::SipKey;
 use softnet_core::skb::{BATCH, Batch, Csum, DropReason, Skb, SkbList};
 use softnet_core::sock::Flow;
-use softnet_core::sock::tcp::{ConnInfo, Effects, Env, News, Packet, Parting, Shard, Told, packet};
+use softnet_core::sock::tcp::{ConnInfo, Effects, End, Env, News, Packet, Parting, Shard, Told, packet};
 use softnet_core::steer::{TxChoice, skb_get_hash};
 use softnet_core::sync::{AbortOnPanic, AtomicU64, Left, Ordering, Receiver, left};
+use softnet_dev::xdp::LocalEnd;
 use softnet_dev::{PiGuard, PiMutex};
 use softnet_tcp::ports::PortWalker;
 use softnet_tcp::{Config, Counters};
@@ -119,9 +121,19 @@ impl TcpTable {
         })
     }
 
+    /// From now on shards know which ends of ours their connections have.
+    pub(super) fn count_ends(&mut self) {
+        self.shards.iter().for_each(|lock| lock.guarded.lock().shard.count_ends());
+    }
+
     /// The number of the shard that has `flow`.
     pub(crate) fn shard_of(&self, flow: &Flow) -> usize {
         self.parting.shard(flow)
+    }
+
+    /// How many shards there are.
+    pub(crate) fn shards(&self) -> usize {
+        self.shards.len()
     }
 
     /// The listeners.
@@ -339,6 +351,7 @@ impl TcpTable {
     /// threads that wait.
     fn after(&self, ctx: &mut SoftnetData, caller: &Caller<'_>, mut out: Effects) {
         let shared = caller.shared;
+        ends_free(shared, &mut out);
         loop {
             for slot in out.wake.drain(..) {
                 shared.sockets.notifier.wake(slot);
@@ -518,6 +531,7 @@ impl TcpTable {
             self.hold(&mut ctx, &caller, (lock, lock.guarded.lock()), &mut out, |shard, ctx, env, _| {
                 shard.clear(ctx, env);
             });
+            ends_free(shared, &mut out);
             for list in [&mut out.unresolved, &mut out.local] {
                 while let Some(skb) = list.pop_front() {
                     ctx.free(skb, DropReason::Shutdown);
@@ -527,6 +541,16 @@ impl TcpTable {
         self.timers.take_made().drain().for_each(|(skb, _)| ctx.free(skb, DropReason::Shutdown));
         ctx.drain();
     }
+}
+
+/// An end of ours, as devices know it that share its address with the kernel.
+pub(crate) fn local_end((addr, port): End) -> LocalEnd {
+    LocalEnd { protocol: protocol::TCP, addr, families: (true, true), port }
+}
+
+/// Gives up the ends that no connection has any more.
+fn ends_free(shared: &StackInner, out: &mut Effects) {
+    out.free.drain(..).for_each(|end| shared.sockets.ports().closed(&local_end(end)));
 }
 
 /// Has the slow path send packets whose neighbour is not known.

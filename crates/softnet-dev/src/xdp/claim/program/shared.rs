@@ -1,5 +1,5 @@
-//! What of an address that the kernel has, too, is softnet's: datagrams to open ports, their
-//! fragments, errors about them.
+//! What of an address that the kernel has, too, is softnet's: datagrams and segments to open ports,
+//! fragments of datagrams, errors about them.
 //!
 //! A first fragment has the ports and decides for those that follow, as long as a receiver would
 //! wait for them: so the identification of a datagram that is long over says nothing of one that
@@ -8,16 +8,22 @@
 use super::super::layout::*;
 use super::{Claimer, FRAME, KEY, TIME, VALUE, half, long};
 use crate::bpf::{Alu, Assembler, Cond, Label, Reg, Size, helper};
-use crate::xdp::ports::{ANY4, KEY_LEN, key};
+use crate::xdp::ports::ANY4;
+
+/// The address of no address in particular, as it lies in a key.
+const ANY4_KEY: [u8; 16] = ANY4.to_be_bytes();
+const ANY6_KEY: [u8; 16] = [0; 16];
 
 impl Claimer<'_> {
     /// A packet to an address that the kernel has, too.
     pub(super) fn shared4(&mut self) {
-        let [datagram, error, fragment] = [(); 3].map(|()| self.asm.label());
+        let [to_port, error, fragment, ports] = [(); 4].map(|()| self.asm.label());
         self.byte(IPV4_VIHL, PLAIN, self.pass);
         self.masked(IPV4_FRAGMENT, FRAGMENTED, [0, 0], fragment);
         self.asm.load(Size::U8, VALUE, FRAME, IPV4_PROTOCOL as i16);
-        self.asm.jump_if(Cond::Eq, VALUE, i32::from(UDP), datagram);
+        for protocol in [UDP, TCP] {
+            self.asm.jump_if(Cond::Eq, VALUE, i32::from(protocol), to_port);
+        }
         self.asm.jump_if(Cond::Ne, VALUE, i32::from(ICMP), self.pass);
         // An error quotes at least eight bytes behind the header that it is about (RFC 792).
         let quoted = IPV4_END + QUOTE;
@@ -29,24 +35,29 @@ impl Claimer<'_> {
         self.asm.jump(self.pass);
         self.asm.bind(error);
         self.byte(quoted, PLAIN, self.pass);
-        self.byte(quoted + IPV4_PROTOCOL - ETH_LEN, UDP, self.pass);
         // Of a first fragment ports are known.
         self.masked(quoted + IPV4_FRAGMENT - ETH_LEN, OFFSET, [0, 0], self.pass);
-        self.port(quoted + 20, Self::key4, &key(ANY4, 0), [self.claim, self.pass]);
+        let of = quoted + IPV4_PROTOCOL - ETH_LEN;
+        self.has_ports(of, ports);
+        self.asm.bind(ports);
+        self.port((of, quoted + 20), Self::key4, &ANY4_KEY, [self.claim, self.pass]);
         self.asm.bind(fragment);
         self.byte(IPV4_PROTOCOL, UDP, self.pass);
         let later = self.asm.label();
         self.masked(IPV4_FRAGMENT, OFFSET, [0, 0], later);
         self.within(IPV4_END + UDP_LEN, self.pass);
-        self.fragments(
-            IPV4_END + UDP_DST,
-            Self::key4,
-            &key(ANY4, 0),
-            (Self::fragment_key4, later, LIFETIME4),
-        );
-        self.asm.bind(datagram);
+        let port = (IPV4_PROTOCOL, IPV4_END + PORT_DST);
+        self.fragments(port, Self::key4, &ANY4_KEY, (Self::fragment_key4, later, LIFETIME4));
+        self.asm.bind(to_port);
         self.within(IPV4_END + UDP_LEN, self.pass);
-        self.port(IPV4_END + UDP_DST, Self::key4, &key(ANY4, 0), [self.claim, self.pass]);
+        self.port(port, Self::key4, &ANY4_KEY, [self.claim, self.pass]);
+    }
+
+    /// Goes to `then` if the protocol whose number is at `at` has ports, and else passes the frame.
+    fn has_ports(&mut self, at: usize, then: Label) {
+        self.asm.load(Size::U8, VALUE, FRAME, at as i16);
+        self.asm.jump_if(Cond::Eq, VALUE, i32::from(UDP), then);
+        self.asm.jump_if(Cond::Ne, VALUE, i32::from(TCP), self.pass);
     }
 
     /// Puts on the stack what fragments of one datagram have in common.
@@ -75,9 +86,9 @@ impl Claimer<'_> {
     /// others. Ends.
     fn fragments(
         &mut self,
-        at: usize,
+        at: (usize, usize),
         address: fn(&mut Self),
-        any: &[u8; KEY_LEN],
+        any: &[u8; 16],
         (datagram, later, lifetime): (fn(&mut Self), Label, u64),
     ) {
         let [ours, theirs] = [(); 2].map(|()| self.asm.label());
@@ -118,14 +129,22 @@ impl Claimer<'_> {
         self.asm.jump(self.claim);
     }
 
-    /// Ends: goes to `open` if the port at `at` is open on the address that `address` puts on the
-    /// stack, or on `any`, and else to `closed`.
-    fn port(&mut self, at: usize, address: fn(&mut Self), any: &[u8; KEY_LEN], [open, closed]: [Label; 2]) {
+    /// Ends: goes to `open` if the port at `at`, of the protocol whose number is at `of`, is open on the
+    /// address that `address` puts on the stack, or on `any`, and else to `closed`.
+    fn port(
+        &mut self,
+        (of, at): (usize, usize),
+        address: fn(&mut Self),
+        any: &[u8; 16],
+        [open, closed]: [Label; 2],
+    ) {
         let elsewhere = self.asm.label();
         address(self);
-        self.asm.load(Size::U16, VALUE, FRAME, at as i16);
-        self.asm.store(Size::U16, Reg::R10, KEY + 16, VALUE);
-        self.asm.store(Size::U16, Reg::R10, KEY + 18, 0);
+        for (size, from, to) in [(Size::U16, at, 16), (Size::U8, of, 18)] {
+            self.asm.load(size, VALUE, FRAME, from as i16);
+            self.asm.store(size, Reg::R10, KEY + to, VALUE);
+        }
+        self.asm.store(Size::U8, Reg::R10, KEY + 19, 0);
         self.look_up(self.maps.ports, elsewhere);
         self.asm.jump(open);
         self.asm.bind(elsewhere);
@@ -148,9 +167,11 @@ impl Claimer<'_> {
 
     /// A packet to an address that the kernel has, too; at `discovery` goes on what asks for one.
     pub(super) fn shared6(&mut self, discovery: Label) {
-        let [datagram, fragment, later] = [(); 3].map(|()| self.asm.label());
+        let [to_port, fragment, later, ports] = [(); 4].map(|()| self.asm.label());
         self.asm.load(Size::U8, VALUE, FRAME, IPV6_NEXT as i16);
-        self.asm.jump_if(Cond::Eq, VALUE, i32::from(UDP), datagram);
+        for protocol in [UDP, TCP] {
+            self.asm.jump_if(Cond::Eq, VALUE, i32::from(protocol), to_port);
+        }
         self.asm.jump_if(Cond::Eq, VALUE, i32::from(FRAGMENT), fragment);
         self.asm.jump_if(Cond::Ne, VALUE, i32::from(ICMPV6), self.pass);
         let quoted = IPV6_END + QUOTE;
@@ -160,17 +181,20 @@ impl Claimer<'_> {
         self.asm.jump_if(Cond::Eq, VALUE, 0, self.pass);
         self.asm.jump_if(Cond::Gt, VALUE, i32::from(LAST_ICMPV6_ERROR), self.pass);
         self.within(quoted + 40 + 2, self.pass);
-        self.byte(quoted + IPV6_NEXT - ETH_LEN, UDP, self.pass);
-        self.port(quoted + 40, Self::scoped_key6, &[0; KEY_LEN], [self.claim, self.pass]);
+        let of = quoted + IPV6_NEXT - ETH_LEN;
+        self.has_ports(of, ports);
+        self.asm.bind(ports);
+        self.port((of, quoted + 40), Self::scoped_key6, &ANY6_KEY, [self.claim, self.pass]);
         self.asm.bind(fragment);
         self.within(FRAGMENT_END, self.pass);
         self.byte(IPV6_END, UDP, self.pass);
         self.masked(IPV6_FRAGMENT, OFFSET6, [0, 0], later);
         self.within(FRAGMENT_END + UDP_LEN, self.pass);
         let datagram_key = (Self::fragment_key6 as fn(&mut Self), later, LIFETIME6);
-        self.fragments(FRAGMENT_END + UDP_DST, Self::scoped_key6, &[0; KEY_LEN], datagram_key);
-        self.asm.bind(datagram);
+        let port = (IPV6_END, FRAGMENT_END + PORT_DST);
+        self.fragments(port, Self::scoped_key6, &ANY6_KEY, datagram_key);
+        self.asm.bind(to_port);
         self.within(IPV6_END + UDP_LEN, self.pass);
-        self.port(IPV6_END + UDP_DST, Self::scoped_key6, &[0; KEY_LEN], [self.claim, self.pass]);
+        self.port((IPV6_NEXT, IPV6_END + PORT_DST), Self::scoped_key6, &ANY6_KEY, [self.claim, self.pass]);
     }
 }

@@ -6,7 +6,7 @@ use proptest::test_runner::TestRunner;
 use super::super::program::*;
 use super::*;
 use crate::bpf::{LruMap, Map, Program, Set, XdpAction};
-use crate::xdp::ports::{KEY_LEN, key};
+use crate::xdp::ports::KEY_LEN;
 use softnet_testkit::net_allowed;
 
 /// Frames that are near the rule's edges more often than chance would have them.
@@ -66,12 +66,13 @@ fn frames() -> impl Strategy<Value = Vec<u8>> {
     let next = prop_oneof![
         2 => Just(None),
         3 => Just(Some(UDP)),
+        2 => Just(Some(TCP)),
         2 => Just(Some(ICMP)),
         1 => Just(Some(FRAGMENT)),
         1 => any::<u8>().prop_map(Some)
     ];
     let port = prop::sample::select(vec![HERE, ANYWHERE, ELSE, ON_LINK, CLOSED, 68]);
-    let shape = (0u8..6, port, prop::sample::select(vec![0u8, 1, 3, 4, 11, 12, 128, 134, 135, 135, 136]));
+    let shape = (0u8..8, port, prop::sample::select(vec![0u8, 1, 3, 4, 11, 12, 128, 134, 135, 135, 136]));
     let tag = prop_oneof![
         4 => Just(None),
         1 => (prop::sample::select(TAGS.to_vec()), prop::sample::select(vec![[0, 0], [0xe0, 0], [0, 5], [1, 0]])).prop_map(Some),
@@ -91,6 +92,10 @@ fn frames() -> impl Strategy<Value = Vec<u8>> {
             let mut frame = match (ethertype, form) {
                 (IPV6, 0) => udp6(address6, port),
                 (IPV6, 1) => error6(address6, port),
+                (IPV6, 6) => tcp6(address6, port),
+                (IPV6, 7) => tcp_error6(address6, port),
+                (IPV4, 6) => tcp4(address, port),
+                (IPV4, 7) => with(tcp_error4(address, port), &[(IPV4_END, &[kind])]),
                 (IPV6, 4 | 5) => fragment6(port, u16::from(operation), form == 4),
                 (IPV4, 4 | 5) => fragment4(port, u16::from(operation), form == 4),
                 (IPV6, _) => with(frame6(group.unwrap_or(mac), address6), &[(ND_TYPE, &[kind])]),
@@ -131,8 +136,8 @@ impl TestMaps {
     fn new() -> Self {
         let groups = Set::new("test_groups", 2).unwrap();
         GROUPS.iter().for_each(|group| groups.insert(&group_key(*group)).unwrap());
-        let open = Set::new("test_ports", 16).unwrap();
-        ports().into_iter().for_each(|(addr, port)| open.insert(&key(addr, port)).unwrap());
+        let open = Set::new("test_ports", 32).unwrap();
+        ports().iter().for_each(|port| open.insert(&port.key()).unwrap());
         let (sockets, too_long) = (Map::xsk(64).unwrap(), Map::percpu_counters("test_long", 1).unwrap());
         let fragments = LruMap::new("test_frags", 1024).unwrap();
         let vlans = VlanSet::new("test_vlans", 2).unwrap();
