@@ -8,6 +8,7 @@
 
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+mod fib;
 mod knobs;
 mod link;
 mod monitor;
@@ -17,6 +18,7 @@ mod socket;
 #[cfg(test)]
 mod tests;
 
+pub use fib::{FibEvent, FibMonitor, KernelHop, KernelNeighbour, KernelRoute, RouteKind, RoutePlace};
 pub use knobs::{Offload, pin_napi_threads, set_offload, set_threaded};
 pub use link::{Link, LinkCounters};
 pub use monitor::{LinkEvent, LinkMonitor};
