@@ -6,9 +6,9 @@
 //! Answers are read attribute by attribute, and attributes that are not asked for here are not even looked at, so
 //! that a kernel newer than this code is no trouble.
 
+mod fib;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
-mod fib;
 mod knobs;
 mod link;
 mod monitor;

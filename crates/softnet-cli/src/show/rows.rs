@@ -3,8 +3,8 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use softnet::control::show::{
-    ConntrackRow, DevRow, DropRow, FilterRow, FollowStats, NatAddressRow, NatStats, NeighRow, QdiscRow, RouteRow, RuleRow,
-    SocketRow, Stats, SteeredRow, SteeringRow, TxRow, WorkerRow,
+    ConntrackRow, DevRow, DropRow, FilterRow, FollowStats, NatAddressRow, NatStats, NeighRow, QdiscRow,
+    RouteRow, RuleRow, SocketRow, Stats, SteeredRow, SteeringRow, TxRow, WorkerRow,
 };
 
 use crate::qdisc::print as qdisc;

@@ -36,7 +36,8 @@ pub(super) fn run<F: Family>(
             }
             Step::Remove(prefix) => {
                 left.remove(&prefix);
-                let covers = |(p, _): &(&Prefix<F>, &u32)| p.len() < prefix.len() && p.contains(prefix.addr());
+                let covers =
+                    |(p, _): &(&Prefix<F>, &u32)| p.len() < prefix.len() && p.contains(prefix.addr());
                 let cover = left.iter().filter(covers).max_by_key(|(p, _)| p.len());
                 let (of_len, hop) = cover.map_or((0, NO_ROUTE), |(p, hop)| (p.len(), *hop));
                 (prefix, of_len, hop)

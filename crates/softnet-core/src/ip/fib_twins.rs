@@ -98,11 +98,7 @@ impl<A: Family> FibTwins<A> {
     }
 }
 
-fn put<A: Family>(
-    fib: &mut A::Fib,
-    change: &Change<A>,
-    memory: &impl TableMemory,
-) -> Result<(), FibError> {
+fn put<A: Family>(fib: &mut A::Fib, change: &Change<A>, memory: &impl TableMemory) -> Result<(), FibError> {
     fib.put(change.prefix, change.of_len, change.nexthop, memory)
 }
 

@@ -215,7 +215,9 @@ impl<A: Family> Routing<A> {
     pub fn set_next_hop(&mut self, index: u32, mut hop: Adjacency<A>, ifaces: &[Option<Iface>]) {
         if let Some(Some(iface)) = ifaces.get(usize::from(hop.dev)).filter(|_| hop.is_reachable()) {
             hop.mtu = iface.mtu;
-            if let (Kind::Resolve, Some(host)) = (hop.kind, self.hosts.get(&A::host_key(hop.dev, hop.gateway))) {
+            if let (Kind::Resolve, Some(host)) =
+                (hop.kind, self.hosts.get(&A::host_key(hop.dev, hop.gateway)))
+            {
                 hop = *host;
             }
         }

@@ -454,7 +454,8 @@ fn neighbour(payload: &[u8]) -> Option<KernelNeighbour> {
     if ![libc::AF_INET, libc::AF_INET6].contains(&i32::from(header[0])) {
         return None;
     }
-    let mut neighbour = KernelNeighbour { ifindex: number(header, 4)?, ip: Ipv4Addr::UNSPECIFIED.into(), mac: None };
+    let mut neighbour =
+        KernelNeighbour { ifindex: number(header, 4)?, ip: Ipv4Addr::UNSPECIFIED.into(), mac: None };
     for (kind, value) in attributes(rest) {
         match kind {
             NDA_DST => neighbour.ip = address(value)?,

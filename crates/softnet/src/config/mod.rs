@@ -69,8 +69,8 @@ use softnet_core::steer::{MAX_CPUS, XpsError, XpsMaps};
 
 pub use context::Context;
 pub use errors::{At, ConfigErrors, ParseError, Problem};
-pub use follow::FollowConfig;
 pub use filter::{FilterConfig, RuleAddresses, RuleConfig, SetConfig};
+pub use follow::FollowConfig;
 pub use interface_addr::InterfaceAddr;
 pub(crate) use interface_addr::is_link_local;
 pub use knobs::Knobs;

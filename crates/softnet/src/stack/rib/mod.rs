@@ -196,12 +196,18 @@ impl<A: Family> RibOf<A> {
     }
 
     /// Has the first route of `prefix` for which `to` says a path lead there.
-    pub(crate) fn replace_path(&mut self, prefix: Prefix<A>, to: impl Fn(u32, Source, &Path) -> Option<Path>) {
+    pub(crate) fn replace_path(
+        &mut self,
+        prefix: Prefix<A>,
+        to: impl Fn(u32, Source, &Path) -> Option<Path>,
+    ) {
         let Some(entries) = self.table.get(&prefix) else { return };
         let before = self.best(prefix);
         let mut all = entries.all().to_vec();
         let of = |entry: &Entry| to(entry.metric, entry.source, &self.paths.get(entry.path));
-        let Some((at, path)) = all.iter().enumerate().find_map(|(at, entry)| Some((at, of(entry)?))) else { return };
+        let Some((at, path)) = all.iter().enumerate().find_map(|(at, entry)| Some((at, of(entry)?))) else {
+            return;
+        };
         let old = all[at].path;
         all[at].path = self.paths.acquire(&path, Some(old));
         if let Some(entries) = Entries::of(all) {
@@ -321,7 +327,11 @@ impl<A: Family> RibOf<A> {
     }
 
     /// Brings next hops up to date. Returns gateways that are new.
-    pub(crate) fn publish(&mut self, routing: &mut Routing<A>, ifaces: &[Option<Iface>]) -> Vec<(u16, IpAddr)> {
+    pub(crate) fn publish(
+        &mut self,
+        routing: &mut Routing<A>,
+        ifaces: &[Option<Iface>],
+    ) -> Vec<(u16, IpAddr)> {
         self.paths.publish(routing, ifaces)
     }
 

@@ -82,7 +82,11 @@ fn the_lowest_metric_is_used_and_the_next_one_takes_over() {
 fn an_own_address_goes_before_any_metric() {
     let mut world = World::new();
     world.rib.insert(&route("10.9.0.1/32", via(1, 2), 0), Place::First);
-    let own = Route { source: Source::OWN, path: Path::Hop(Hop::special(Kind::Local)), ..route("10.9.0.1/32", via(1, 2), 7) };
+    let own = Route {
+        source: Source::OWN,
+        path: Path::Hop(Hop::special(Kind::Local)),
+        ..route("10.9.0.1/32", via(1, 2), 7)
+    };
     world.rib.insert(&own, Place::Last);
     world.publish();
     assert_eq!(world.tables.v4.route("10.9.0.1".parse().unwrap()).kind, Kind::Local);
@@ -92,7 +96,9 @@ fn an_own_address_goes_before_any_metric() {
 #[test]
 fn routes_of_one_metric_have_an_order() {
     let mut world = World::new();
-    let order = |world: &World| -> Vec<Path> { world.rib.rows(None, 10).into_iter().map(|(row, _)| row.path).collect() };
+    let order = |world: &World| -> Vec<Path> {
+        world.rib.rows(None, 10).into_iter().map(|(row, _)| row.path).collect()
+    };
     let to = "10.9.0.0/16";
     world.rib.insert(&route(to, via(1, 2), 5), Place::First);
     world.rib.insert(&route(to, via(1, 3), 5), Place::Last);
@@ -109,7 +115,9 @@ fn routes_of_one_metric_have_an_order() {
 #[test]
 fn flows_are_spread_and_a_member_that_goes_takes_none_with_it() {
     let mut world = World::new();
-    let group = |devs: &[u16]| Path::Group(devs.iter().map(|dev| (Hop::via(*dev, IpAddr::from([10, 0, 0, 2])), 1)).collect());
+    let group = |devs: &[u16]| {
+        Path::Group(devs.iter().map(|dev| (Hop::via(*dev, IpAddr::from([10, 0, 0, 2])), 1)).collect())
+    };
     world.rib.insert(&route("10.9.0.0/16", group(&[1, 2, 3]), 0), Place::First);
     world.publish();
     assert_eq!(world.ways("10.9.0.1"), [(1, 2), (2, 2), (3, 2)]);
