@@ -21,6 +21,26 @@ pub trait TableMemory {
     }
 }
 
+/// Room for `more` values behind those of `table`, and for an eighth beside, in `memory`. Says how many bytes could not be had.
+pub(crate) fn grow<T: Copy>(table: &mut Vec<T>, more: usize, memory: &impl TableMemory) -> Result<(), usize> {
+    if table.capacity() - table.len() >= more {
+        return Ok(());
+    }
+    let larger = table.len() + more + table.len() / 8;
+    let copied = copy(table, larger, memory)?;
+    *table = copied;
+    Ok(())
+}
+
+/// The values of `table`, with room for `room` of them, in `memory`. Says how many bytes could not be had.
+pub(crate) fn copy<T: Copy>(table: &[T], room: usize, memory: &impl TableMemory) -> Result<Vec<T>, usize> {
+    let mut copy = memory.vec(room);
+    copy.clear();
+    copy.try_reserve_exact(room).map_err(|_| room * size_of::<T>())?;
+    copy.extend_from_slice(table);
+    Ok(copy)
+}
+
 /// Memory as it comes from the program's allocator.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Heap;

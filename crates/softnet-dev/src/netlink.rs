@@ -6,6 +6,7 @@
 //! Answers are read attribute by attribute, and attributes that are not asked for here are not even looked at, so
 //! that a kernel newer than this code is no trouble.
 
+mod fib;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod knobs;
@@ -17,6 +18,7 @@ mod socket;
 #[cfg(test)]
 mod tests;
 
+pub use fib::{FibEvent, FibMonitor, KernelHop, KernelNeighbour, KernelRoute, RouteKind, RoutePlace};
 pub use knobs::{Offload, pin_napi_threads, set_offload, set_threaded};
 pub use link::{Link, LinkCounters};
 pub use monitor::{LinkEvent, LinkMonitor};

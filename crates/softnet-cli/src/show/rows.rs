@@ -3,8 +3,8 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use softnet::control::show::{
-    ConntrackRow, DevRow, DropRow, FilterRow, NatAddressRow, NatStats, NeighRow, QdiscRow, RouteRow, RuleRow,
-    SocketRow, Stats, SteeredRow, SteeringRow, TxRow, WorkerRow,
+    ConntrackRow, DevRow, DropRow, FilterRow, FollowStats, NatAddressRow, NatStats, NeighRow, QdiscRow,
+    RouteRow, RuleRow, SocketRow, Stats, SteeredRow, SteeringRow, TxRow, WorkerRow,
 };
 
 use crate::qdisc::print as qdisc;
@@ -78,7 +78,7 @@ pub(crate) fn stats(now: &Stats, before: Option<(&Stats, f64)>) -> String {
         ("held", grouped(now.held)),
         ("frames", part(now.frames_free, now.frames)),
         ("heads", part(now.heads_free, now.heads)),
-        ("routes", format!("{} prefixes, {} of tables", grouped(now.routes), bytes(now.fib_bytes))),
+        ("routes", format!("{}, {} of tables", grouped(now.routes), bytes(now.fib_bytes))),
         (
             "neighbours",
             format!("{}, no room for {} more", grouped(now.neighbours), count(|s| s.neigh_table_fulls)),
@@ -105,10 +105,33 @@ pub(crate) fn stats(now: &Stats, before: Option<(&Stats, f64)>) -> String {
         ),
         ("exhausted", format!("{} times out of packet memory", count(|s| s.exhausted))),
     ];
+    if let Some(follow) = &now.follow {
+        let told = |field: fn(&FollowStats) -> u64| count_of(now, since, field);
+        lines.push((
+            "kernel",
+            format!(
+                "{} changes of routes, in {} batches; listed {} times, for {} overruns; {} by other interfaces, {} not done",
+                told(|f| f.events),
+                told(|f| f.published),
+                told(|f| f.lists),
+                told(|f| f.overruns),
+                grouped(follow.other_interface),
+                grouped(follow.unsupported)
+            ),
+        ));
+        if follow.fib_refused > 0 {
+            lines.push(("fib", format!("no room for {} changes", grouped(follow.fib_refused))));
+        }
+    }
     if now.leaked > 0 {
         lines.push(("leaked", format!("{}: a bug in softnet; please report it", grouped(now.leaked))));
     }
     lines.iter().map(|(title, value)| format!("{title:<12} {value}\n")).collect()
+}
+
+/// A counter of what is followed, or its rate.
+fn count_of(now: &Stats, since: Since<'_, Stats>, field: fn(&FollowStats) -> u64) -> String {
+    counter(now, since, |stats| stats.follow.as_ref().map_or(0, field))
 }
 
 /// How much a counter grew each second; nothing can be said of a row that is new.
@@ -345,10 +368,19 @@ impl Row for RouteRow {
         vec![
             left("prefix", &self.prefix),
             left("kind", &self.kind),
-            left("via", self.via.map_or("-".into(), |via| via.to_string())),
-            left("dev", self.dev.as_deref().unwrap_or("-")),
+            left("via", or_dash(self.via.iter().chain(self.hops.iter().flat_map(|hop| &hop.via)))),
+            left("dev", or_dash(self.dev.iter().chain(self.hops.iter().map(|hop| &hop.dev)))),
+            right("metric", self.metric.to_string()),
+            left("source", &self.source),
+            left("used", if self.used { "yes" } else { "no" }),
         ]
     }
+}
+
+/// All of them, with commas between; `-` for none.
+fn or_dash(all: impl Iterator<Item = impl ToString>) -> String {
+    let all: Vec<String> = all.map(|one| one.to_string()).collect();
+    if all.is_empty() { "-".into() } else { all.join(",") }
 }
 
 impl Row for QdiscRow {

@@ -28,6 +28,10 @@ pub enum Kind {
     Blackhole,
     /// Configured to be answered by host unreachable.
     Unreachable,
+    /// Configured to be answered by administratively prohibited.
+    Prohibit,
+    /// One of several next hops, chosen by the flow: see [`Routing::groups`](super::tables::Routing::groups).
+    Multipath,
 }
 
 /// One next hop: half a cache line, and for IPv6 the gateway on the other half.
@@ -62,6 +66,19 @@ impl<A: Family> Adjacency<A> {
     /// By `gateway` on `dev`, not yet resolved.
     pub fn gateway(dev: u16, mtu: u16, gateway: A) -> Self {
         Adjacency { dev, mtu, gateway, ..Self::special(Kind::Resolve) }
+    }
+
+    /// By one of the next hops of group `group`.
+    pub fn multipath(group: u32) -> Self {
+        let mut hop = Adjacency { dev: u16::MAX, ..Self::special(Kind::Multipath) };
+        hop.rewrite[..4].copy_from_slice(&group.to_ne_bytes());
+        hop
+    }
+
+    /// The group of one that is [`Kind::Multipath`].
+    #[inline]
+    pub(super) fn group(&self) -> usize {
+        self.rewrite.first_chunk().map_or(usize::MAX, |bytes| u32::from_ne_bytes(*bytes) as usize)
     }
 
     /// Whether packets are sent by it, as soon as its neighbour is known.

@@ -189,11 +189,58 @@ impl Family for Ipv6Addr {
 /// The index of a next hop that means: no route.
 pub const NO_ROUTE: u32 = 0;
 
-/// An immutable snapshot of routes that finds the longest match. Next hops are indices; [`NO_ROUTE`] means that there is none.
+/// Next hops that a FIB can tell apart.
+pub const MAX_NEXT_HOPS: u32 = 1 << HOP_BITS;
+
+const HOP_BITS: u32 = 23;
+
+/// What a FIB has at the end of a look-up: the next hop, and how long the prefix is that it is of, by which a change tells
+/// what it replaces from what is more specific. Marked by [`LEAF`](Self::LEAF), which links within a FIB are without.
+pub(super) struct Leaf;
+
+impl Leaf {
+    /// The mark.
+    pub(super) const LEAF: u32 = 1 << 31;
+    /// No route.
+    pub(super) const NONE: u32 = Self::LEAF | NO_ROUTE;
+
+    /// `nexthop`, which must be below [`MAX_NEXT_HOPS`], of a prefix of `len` bits.
+    #[inline(always)]
+    pub(super) const fn new(len: u8, nexthop: u32) -> u32 {
+        Self::LEAF | (len as u32) << HOP_BITS | nexthop
+    }
+
+    /// The next hop of a leaf.
+    #[inline(always)]
+    pub(super) const fn nexthop(leaf: u32) -> u32 {
+        leaf & (MAX_NEXT_HOPS - 1)
+    }
+
+    /// Whether `entry` is a leaf of a prefix of at most `len` bits.
+    #[inline(always)]
+    pub(super) const fn is_within(entry: u32, len: u8) -> bool {
+        entry & Self::LEAF != 0 && entry >> HOP_BITS & 0xff <= len as u32
+    }
+}
+
+/// Routes, and what finds the longest match among them. Next hops are indices; [`NO_ROUTE`] means that there is none. What is
+/// published is not changed any more: see [`FibTwins`](super::fib_twins::FibTwins).
 pub trait LongestMatch<A: Family>: Default {
     /// A snapshot of `routes`, in any order, whose large tables are in `memory`; of routes with the
     /// same prefix the last one counts.
     fn build_in(routes: &[(Prefix<A>, u32)], memory: &impl TableMemory) -> Result<Self, FibError>;
+    /// The same, in memory of its own.
+    fn copy_in(&self, memory: &impl TableMemory) -> Result<Self, FibError>;
+    /// Has `prefix` lead to `nexthop`, whatever it led to before, but for what is more specific. To take a route away, say the next
+    /// hop of the longest other prefix that it is in, whose length is `of_len`; else that is the prefix's own. On an error
+    /// nothing has changed.
+    fn put(
+        &mut self,
+        prefix: Prefix<A>,
+        of_len: u8,
+        nexthop: u32,
+        memory: &impl TableMemory,
+    ) -> Result<(), FibError>;
     /// Writes the next hop for each of `dst` to the same place of `hops`; as many as the shorter of the two has, and no more
     /// than a batch.
     fn lookup_batch(&self, dst: &[A::Bits], hops: &mut [u32]);
@@ -207,7 +254,7 @@ pub trait LongestMatch<A: Family>: Default {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FibError {
     /// The next hop's index does not fit an entry.
-    #[error("next hop {nexthop} of {prefix}: expected less than 2147483648")]
+    #[error("next hop {nexthop} of {prefix}: expected less than {MAX_NEXT_HOPS}")]
     NextHop {
         /// The route's prefix.
         prefix: IpPrefix,

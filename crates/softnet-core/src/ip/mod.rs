@@ -10,6 +10,7 @@ pub mod ethernet;
 pub mod family;
 #[cfg(all(test, not(feature = "loom")))]
 mod fib_model;
+pub mod fib_twins;
 pub mod fragment;
 pub mod hooks;
 pub mod icmp_error;

@@ -27,15 +27,16 @@ pub enum RpFilter {
 impl RpFilter {
     /// Whether a packet from `src` may come by `dev`.
     pub(crate) fn allows<A: Family>(self, tables: &Routing<A>, dev: u16, src: A) -> bool {
-        self == RpFilter::Off || self.allows_by(tables.next_hop(tables.fib.longest_match(src)), dev)
+        let hop = || tables.next_hop(tables.fib.longest_match(src));
+        self == RpFilter::Off || self.allows_by(tables, hop(), dev)
     }
 
     /// The same, of a source that `hop` leads back to.
-    fn allows_by<A: Family>(self, hop: &Adjacency<A>, dev: u16) -> bool {
+    fn allows_by<A: Family>(self, tables: &Routing<A>, hop: &Adjacency<A>, dev: u16) -> bool {
         match self {
             RpFilter::Off => true,
-            RpFilter::Strict => hop.is_reachable() && hop.dev == dev,
-            RpFilter::Loose => hop.is_reachable(),
+            RpFilter::Strict => tables.any_hop(hop, |hop| hop.is_reachable() && hop.dev == dev),
+            RpFilter::Loose => tables.any_hop(hop, Adjacency::is_reachable),
         }
     }
 }
@@ -59,7 +60,7 @@ pub(super) fn reverse_path<A: Family, D: Copy>(
         let refused = match hop {
             _ if skb.head().flags & Flags::CROSSED != 0 => None,
             Some(hop) if hop.kind == Kind::Local => Some(DropReason::IpInvalidSource),
-            Some(hop) if ingress.rp_filter.allows_by(hop, ingress.dev) => None,
+            Some(hop) if ingress.rp_filter.allows_by(tables, hop, ingress.dev) => None,
             _ => Some(DropReason::IpRpFilter),
         };
         if let Some(reason) = refused {

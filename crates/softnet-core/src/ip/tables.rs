@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::MacAddr;
 use super::adjacency::{Adjacency, Kind};
-use super::family::{Family, LongestMatch};
+use super::family::{Family, LongestMatch, NO_ROUTE};
 use super::hooks::Hooks;
 use super::iface::Iface;
 use crate::fold::FoldKey;
@@ -116,6 +116,9 @@ pub struct Routing<A: Family> {
     pub fib: Arc<A::Fib>,
     /// What the FIB's leaves mean; entry 0 is [`Kind::NoRoute`].
     pub next_hops: Vec<Adjacency<A>>,
+    /// Of each group of next hops its buckets: a flow's hash says in which one it is, and the bucket by which next hop it goes.
+    /// Never empty, and none of them is [`Kind::Multipath`].
+    pub groups: Vec<Arc<[u32]>>,
     /// Neighbours of connected networks that are usable now, by device and address. Looked up per packet, so that the hash is
     /// the fast one; of an IPv6 neighbour three multiplications.
     pub hosts: HashMap<A::HostKey, Adjacency<A>, FoldKey>,
@@ -123,7 +126,13 @@ pub struct Routing<A: Family> {
 
 impl<A: Family> Clone for Routing<A> {
     fn clone(&self) -> Self {
-        Routing { fib: self.fib.clone(), next_hops: self.next_hops.clone(), hosts: self.hosts.clone() }
+        let Routing { fib, next_hops, groups, hosts } = self;
+        Routing {
+            fib: fib.clone(),
+            next_hops: next_hops.clone(),
+            groups: groups.clone(),
+            hosts: hosts.clone(),
+        }
     }
 }
 
@@ -132,6 +141,7 @@ impl<A: Family> Routing<A> {
         Routing {
             fib: Arc::new(A::Fib::default()),
             next_hops: vec![Adjacency::special(Kind::NoRoute)],
+            groups: Vec::new(),
             hosts: HashMap::with_hasher(key),
         }
     }
@@ -142,23 +152,80 @@ impl<A: Family> Routing<A> {
         self.next_hops.get(index as usize).unwrap_or(A::NO_ROUTE)
     }
 
-    /// What a look-up of `dst` that ended at next hop `index` means: of a neighbour on the link, its own next hop.
+    /// What a look-up of `dst` that ended at next hop `index` means: of a neighbour on the link, its own next hop; of several next
+    /// hops, that of the flow with this `hash`.
     #[inline(always)]
-    pub(super) fn resolve(&self, index: u32, dst: A::Bits) -> &Adjacency<A> {
+    pub(super) fn resolve(&self, index: u32, dst: A::Bits, hash: impl FnOnce() -> u32) -> &Adjacency<A> {
         let hop = self.next_hop(index);
+        match hop.kind {
+            Kind::Connected => self.hosts.get(&A::host_key(hop.dev, A::from_bits(dst))).unwrap_or(hop),
+            Kind::Multipath => self.resolve_member(hop, dst, hash()),
+            _ => hop,
+        }
+    }
+
+    #[inline(never)]
+    fn resolve_member(&self, hop: &Adjacency<A>, dst: A::Bits, hash: u32) -> &Adjacency<A> {
+        let hop = self.member(hop, hash);
         match hop.kind {
             Kind::Connected => self.hosts.get(&A::host_key(hop.dev, A::from_bits(dst))).unwrap_or(hop),
             _ => hop,
         }
     }
 
-    /// The next hop towards `dst`, connected ones resolved through the host table.
+    /// The next hop by which a flow with this hash goes, of those of `hop`.
+    fn member(&self, hop: &Adjacency<A>, hash: u32) -> &Adjacency<A> {
+        let buckets = self.groups.get(hop.group()).map_or(&[][..], |group| group);
+        // By the hash's upper bits: its lower ones say by which queue it came.
+        let bucket = (u64::from(hash) * buckets.len() as u64 >> 32) as usize;
+        self.next_hop(buckets.get(bucket).copied().unwrap_or(NO_ROUTE))
+    }
+
+    /// Whether `hop`, or one of those that it is, satisfies `is`.
+    pub(super) fn any_hop(&self, hop: &Adjacency<A>, is: impl Fn(&Adjacency<A>) -> bool) -> bool {
+        match (hop.kind, self.groups.get(hop.group())) {
+            (Kind::Multipath, Some(group)) => group.iter().any(|member| is(self.next_hop(*member))),
+            _ => is(hop),
+        }
+    }
+
+    /// The next hop towards `dst`, connected ones resolved through the host table. Of several, the same one for all that is sent
+    /// there.
     pub fn route(&self, dst: A) -> Adjacency<A> {
-        let hop = *self.next_hop(self.fib.longest_match(dst));
+        self.route_flow(dst, || {
+            let bits = dst.bits();
+            let folded = (bits ^ bits >> 64) as u64;
+            (folded.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
+        })
+    }
+
+    /// The same; of several next hops, that of the flow with this `hash`.
+    pub fn route_flow(&self, dst: A, hash: impl FnOnce() -> u32) -> Adjacency<A> {
+        let mut hop = self.next_hop(self.fib.longest_match(dst));
+        if hop.kind == Kind::Multipath {
+            hop = self.member(hop, hash());
+        }
         match hop.kind {
             Kind::Connected => self.on_link(hop.dev, hop.mtu, dst),
-            _ => hop,
+            _ => *hop,
         }
+    }
+
+    /// Has index `index` mean `hop`, which is as its device and its neighbour are known to be.
+    pub fn set_next_hop(&mut self, index: u32, mut hop: Adjacency<A>, ifaces: &[Option<Iface>]) {
+        if let Some(Some(iface)) = ifaces.get(usize::from(hop.dev)).filter(|_| hop.is_reachable()) {
+            hop.mtu = iface.mtu;
+            if let (Kind::Resolve, Some(host)) =
+                (hop.kind, self.hosts.get(&A::host_key(hop.dev, hop.gateway)))
+            {
+                hop = *host;
+            }
+        }
+        let index = index as usize;
+        if self.next_hops.len() <= index {
+            self.next_hops.resize(index + 1, Adjacency::special(Kind::NoRoute));
+        }
+        self.next_hops[index] = hop;
     }
 
     /// Whether a packet that came from outside can't be from `addr`, since that is one of ours, or that of all on a link
@@ -356,6 +423,37 @@ mod tests {
         assert!(Arc::ptr_eq(&before.v6, &after.v6) && !Arc::ptr_eq(&before.v4, &after.v4));
         assert!(Arc::ptr_eq(&before.v4.fib, &after.v4.fib));
         assert_eq!((before.v4.hosts.len(), after.v4.hosts.len()), (0, 1));
+    }
+
+    /// Flows are spread over the next hops of a group, each stays with its own, and a neighbour that is known is used at once.
+    #[test]
+    fn flows_go_by_one_of_several_next_hops() {
+        let mut tables = tables();
+        let ifaces = tables.ifaces.clone();
+        let gateways = [2, 3].map(|n| Ipv4Addr::new(10, 0, 0, n));
+        tables.set_neighbour((0, gateways[0].into(), Some(B)));
+        let v4 = Arc::make_mut(&mut tables.v4);
+        v4.set_next_hop(2, Adjacency::gateway(0, 0, gateways[0]), &ifaces);
+        v4.set_next_hop(3, Adjacency::gateway(0, 0, gateways[1]), &ifaces);
+        v4.set_next_hop(4, Adjacency::multipath(0), &ifaces);
+        v4.groups = vec![Arc::from([2, 2, 2, 3])];
+        let far: Prefix = "192.0.2.0/24".parse().unwrap();
+        v4.fib = Arc::new(crate::ip::v4::fib::Fib::build(&[(far, 4)]).unwrap());
+        let of = |hash: u32| {
+            let hop = v4.route_flow(far.addr(), || hash);
+            assert_eq!(v4.resolve(4, far.addr().to_bits(), || hash), &hop);
+            hop
+        };
+        let all = [0, 0x3fff_ffff, 0x4000_0000, 0xbfff_ffff, 0xc000_0000, u32::MAX];
+        assert_eq!(all.map(|hash| of(hash).gateway), [0, 0, 0, 0, 1, 1].map(|i: usize| gateways[i]));
+        assert_eq!((of(0).kind, of(u32::MAX).kind, of(0).mtu), (Kind::Rewrite, Kind::Resolve, 1500));
+        assert_eq!(v4.route(far.addr()), v4.route(far.addr()));
+        let (strict, loose) = (RpFilter::Strict, RpFilter::Loose);
+        assert!(strict.allows(v4, 0, far.addr()) && !strict.allows(v4, 1, far.addr()));
+        assert!(loose.allows(v4, 1, far.addr()));
+        // A group that does not exist is no route.
+        v4.groups.clear();
+        assert_eq!(v4.route(far.addr()).kind, Kind::NoRoute);
     }
 
     /// A device brings its MTU, and takes its neighbours with it; there is none where there is no device.

@@ -288,9 +288,9 @@ fn find_host6(
         Kind::Local => return Ok(here),
         Kind::Rewrite => NextHop::Device(hop.dev, hop.rewrite),
         Kind::Connected | Kind::Resolve => NextHop::Resolve(hop.dev),
-        Kind::Unreachable => return Err(RouteError::HostUnreachable),
+        Kind::Unreachable | Kind::Prohibit => return Err(RouteError::HostUnreachable),
         Kind::Blackhole => return Err(RouteError::Invalid),
-        Kind::NoRoute | Kind::Broadcast => return Err(RouteError::NetUnreachable),
+        Kind::NoRoute | Kind::Broadcast | Kind::Multipath => return Err(RouteError::NetUnreachable),
     };
     if elsewhere(hop.dev) {
         return Err(RouteError::NetUnreachable);
@@ -369,9 +369,9 @@ fn find4(
         }
         Kind::Rewrite => NextHop::Device(hop.dev, hop.rewrite),
         Kind::Connected | Kind::Resolve => NextHop::Resolve(hop.dev),
-        Kind::Unreachable => return Err(RouteError::HostUnreachable),
+        Kind::Unreachable | Kind::Prohibit => return Err(RouteError::HostUnreachable),
         Kind::Blackhole => return Err(RouteError::Invalid),
-        Kind::NoRoute | Kind::Broadcast => return Err(RouteError::NetUnreachable),
+        Kind::NoRoute | Kind::Broadcast | Kind::Multipath => return Err(RouteError::NetUnreachable),
     };
     if !is_unicast(dst) {
         return Err(RouteError::NetUnreachable);

@@ -12,6 +12,7 @@ pub fn netlink(data: &[u8]) {
     assert!(messages.iter().map(|message| message.payload().len()).sum::<usize>() <= data.len());
     for message in &messages {
         let payload = message.payload();
+        super::fib::fuzz(message.message_type(), message.flags(), payload);
         let _ = (reason(message), number(payload, 0), text(payload));
         if let Some(link) = Link::parse(payload) {
             assert!(!link.name.is_empty());

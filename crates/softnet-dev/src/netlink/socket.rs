@@ -13,7 +13,7 @@ use crate::sys_error::{SysError, SysResult};
 /// The kernel never sends a datagram beyond 32 KiB to a reader with a buffer as large.
 pub(super) const RECV_LEN: usize = 64 * 1024;
 /// The dump changed while it was read (`NLM_F_DUMP_INTR`).
-const DUMP_INTERRUPTED: u16 = 0x10;
+pub(super) const DUMP_INTERRUPTED: u16 = 0x10;
 const ACK_HAS_ATTRIBUTES: u16 = 0x200;
 const EXTACK_MESSAGE: u16 = 1;
 

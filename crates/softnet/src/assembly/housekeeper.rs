@@ -236,6 +236,7 @@ impl Housekeeper {
         }
         groups::opened(&self.shared, dev);
         self.set_iface(dev, Some(iface));
+        self.set_open(dev, true);
         for neighbour in config.neighbours.iter().filter(|n| n.dev == device.name) {
             let fixed = (dev, neighbour.address, neighbour.mac);
             self.shared.slow_path(&mut self.ctx, |slow, ctx, view, out| {
@@ -339,6 +340,16 @@ impl Housekeeper {
         let _ = command.answer.send(answer);
     }
 
+    /// Routes by way of a device that is not there give way to others; and the kernel's are by another interface when it is back.
+    fn set_open(&mut self, dev: u16, open: bool) {
+        if let Err(error) = self.shared.change_routes(|rib| rib.set_open(dev, open)) {
+            note(format_args!("routes do not follow what became of a device yet: {error}"));
+        }
+        if let Some(follow) = &self.shared.follow {
+            follow.list_again();
+        }
+    }
+
     fn set_iface(&mut self, dev: u16, iface: Option<Iface>) {
         let mut control = self.shared.control();
         control.replace_tables(&*self.shared, |tables| tables.set_iface(dev, iface));
@@ -374,6 +385,7 @@ impl Housekeeper {
             self.worker_of(dev, number).remove_tx(queue);
         }
         self.shared.devices[usize::from(dev)].retire_counters(&live);
+        self.set_open(dev, false);
         self.set_iface(dev, None);
         self.shared.slow_path(&mut self.ctx, |slow, ctx, view, out| slow.remove_device(ctx, view, dev, out));
         // Frames that came home are for all threads.

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use softnet_core::ip::LongestMatch;
-use softnet_core::ip::adjacency::Kind;
+use serde::ser::SerializeSeq;
+
 use softnet_core::skb::{DropReason, leaked};
 use softnet_core::sync::Ordering;
 use softnet_dev::{DeviceInfo, LinkState, sched};
@@ -25,13 +25,13 @@ use crate::device::{StackDevice, filter};
 use crate::napi::{NapiInstance, PollThread};
 use crate::net::groups;
 use crate::stack::StackInner;
-use crate::stack::routes::{Rib, Route};
 use crate::util::{lock, thread_cpu_ns};
 
 mod filters;
 mod napi;
 mod nat;
 mod qdisc;
+mod routes;
 mod rules;
 mod rx_class;
 mod skb;
@@ -43,7 +43,6 @@ mod tcp;
 pub struct Introspect {
     shared: Arc<StackInner>,
     config: Arc<Config>,
-    routes: Rib,
     commander: Commander,
 }
 
@@ -55,14 +54,9 @@ impl fmt::Debug for Introspect {
 }
 
 impl Introspect {
-    /// On `shared`, which was made from `config`, with `routes` in its FIB. Changes go by `commander`.
-    pub(crate) fn new(
-        shared: Arc<StackInner>,
-        config: Arc<Config>,
-        routes: Rib,
-        commander: Commander,
-    ) -> Self {
-        Introspect { shared, config, routes, commander }
+    /// On `shared`, which was made from `config`, Changes go by `commander`.
+    pub(crate) fn new(shared: Arc<StackInner>, config: Arc<Config>, commander: Commander) -> Self {
+        Introspect { shared, config, commander }
     }
 
     /// Changes something, and returns when that is done, with the NAPI instances it was about. The error says what is
@@ -284,27 +278,10 @@ impl Introspect {
 
     /// The routes.
     pub fn routes(&self) -> Vec<RouteRow> {
-        self.routes.iter().map(|route| self.route(&route)).collect()
+        let mut rows = Vec::new();
+        self.each_route(|row| rows.push(row));
+        rows
     }
-
-    fn route(&self, Route { prefix, hop }: &Route) -> RouteRow {
-        let is_sent = matches!(hop.kind, Kind::Resolve | Kind::Connected | Kind::Rewrite);
-        RouteRow {
-            prefix: prefix.to_string(),
-            kind: match hop.kind {
-                Kind::Resolve | Kind::Rewrite => "via",
-                Kind::Connected => "connected",
-                Kind::Local => "local",
-                Kind::Broadcast => "broadcast",
-                Kind::Blackhole => "blackhole",
-                Kind::Unreachable | Kind::NoRoute => "unreachable",
-            }
-            .into(),
-            via: hop.gateway,
-            dev: is_sent.then(|| self.dev_name(hop.dev)),
-        }
-    }
-
     /// Drops that happened, and what devices lost before any queue counted it.
     pub fn drops(&self) -> Vec<DropRow> {
         let mut drops: BTreeMap<(usize, DropReason), u64> = BTreeMap::new();
@@ -330,7 +307,10 @@ impl Introspect {
         let shared = &self.shared;
         let contexts = shared.contexts();
         let totals: Vec<_> = shared.devices.iter().map(|dev| dev.totals()).collect();
-        let tables = shared.tables.load();
+        let routes = {
+            let rib = shared.routes.read();
+            (rib.len() as u64, rib.fib_bytes() as u64)
+        };
         let (neighbours, neigh_table_fulls, in_slow_path, icmp_limited, fragments, paths) = {
             let mut control = shared.control();
             let entered = control.entered;
@@ -378,8 +358,9 @@ impl Introspect {
             frames_free: shared.region.frames_free(),
             heads: shared.region.head_count().into(),
             heads_free: shared.region.heads_free(),
-            routes: self.routes.len() as u64,
-            fib_bytes: (tables.v4.fib.bytes() + tables.v6.fib.bytes()) as u64,
+            routes: routes.0,
+            fib_bytes: routes.1,
+            follow: routes::follow(shared),
             neighbours,
             neigh_table_fulls,
             sockets: shared.sockets.len() as u64,
@@ -456,7 +437,15 @@ struct RouteRows<'a>(&'a Introspect);
 
 impl serde::Serialize for RouteRows<'_> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.routes.iter().map(|route| self.0.route(&route)))
+        let mut sequence = serializer.serialize_seq(None)?;
+        let mut result = Ok(());
+        self.0.each_route(|row| {
+            if result.is_ok() {
+                result = sequence.serialize_element(&row);
+            }
+        });
+        result?;
+        sequence.end()
     }
 }
 

@@ -4,12 +4,14 @@
 //! The only folder that knows all others.
 
 mod builder;
+mod follower;
 mod housekeeper;
 mod introspect;
 mod snooper;
 mod stack;
 
 pub use builder::StackBuilder;
+pub(crate) use follower::Follower;
 pub(crate) use housekeeper::Housekeeper;
 pub use introspect::Introspect;
 pub use stack::{Assembly, Stack, StartError};

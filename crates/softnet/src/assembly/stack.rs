@@ -16,7 +16,7 @@ use softnet_dev::memfd::MemfdMemory;
 use softnet_dev::process::{raise_files_limit, trim_heap};
 use softnet_dev::sys_error::files_hint;
 
-use super::{Housekeeper, Introspect, StackBuilder};
+use super::{Follower, Housekeeper, Introspect, StackBuilder};
 use crate::app::{NapiPoller, PollerError, PollerParams, RawSender};
 use crate::config::{Config, ConfigErrors, Context, SteeringSettings};
 use crate::control::commands::commands;
@@ -79,6 +79,7 @@ pub struct Assembly {
     /// For display.
     pub view: Arc<Introspect>,
     housekeeper: Option<Housekeeper>,
+    follower: Option<Follower>,
 }
 
 impl Assembly {
@@ -94,11 +95,11 @@ impl Assembly {
         config.check(&cpus)?;
         raise_files_limit();
         flow_hkey::draw();
-        let routes = routes::routes(&config);
+        let mut rib = routes::routes(&config);
         // From here on they are in the tables alone, and in what these are built from.
         config.routes = Vec::new();
         let secret = || std::array::from_fn(|_| RandomState::new().hash_one(std::process::id()));
-        let mut tables = routes::compile(&routes, FoldKey::new(secret()))?;
+        let mut tables = routes::compile(&mut rib, FoldKey::new(secret()))?;
         let conntrack = nat::conntrack(&config);
         let nat = nat::start(&config, conntrack.as_ref(), &mut tables)?;
         rules::start(&config, conntrack.as_ref(), nat.as_ref(), &mut tables).map_err(StartError::Filter)?;
@@ -138,10 +139,10 @@ impl Assembly {
         let [gc_thresh1, gc_thresh2, gc_thresh3] = stack.gc_thresh.map(|n| n as usize);
         let neigh = NeighParams { unres_total, gc_thresh1, gc_thresh2, gc_thresh3, ..defaults };
         let mut slow = SlowPath::new(neigh, secret());
-        slow.set_gateways(routes.gateways());
+        slow.set_gateways(rib.gateways());
         slow.configure(stack.icmp.clone(), stack.ip_options);
         let opener = opener(&region)?;
-        let shared = StackInner::new(region, stack, devices, workers, tables, slow);
+        let shared = StackInner::new(region, stack, devices, workers, (rib, tables), slow);
         let mut shared = shared.map_err(system("descriptors"))?;
         shared.sockets.tell_ports(opener.ports());
         shared.sockets.tcp.cfg = config.tcp.clone();
@@ -149,14 +150,19 @@ impl Assembly {
         let shared = Arc::new(shared);
         let config = Arc::new(config);
         let (commander, commands) = commands(&shared.housekeeper);
-        let view = Arc::new(Introspect::new(shared.clone(), config.clone(), routes, commander));
+        let view = Arc::new(Introspect::new(shared.clone(), config.clone(), commander));
+        let follower = match (&config.stack.follow, &shared.follow) {
+            (Some(settings), Some(follow)) => Some(Follower::new(&shared, &config, settings, follow)),
+            _ => None,
+        };
+        let follower = follower.transpose().map_err(|error| system("watching routes")(error.into()))?;
         let housekeeper = Housekeeper::new(shared.clone(), config, Box::new(opener), patches, commands)
             .map_err(|error| system("watching interfaces")(error.into()))?;
         // Before the devices: if one of them can't be opened, the instances of the others are with their workers, whose
         // drop gives them up to be closed.
         let workers = shared.workers.iter().map(|me| Worker::new(&shared, me)).collect::<Result<_, _>>();
         let workers = workers.map_err(system("worker"))?;
-        let mut assembly = Assembly { workers, shared, view, housekeeper: Some(housekeeper) };
+        let mut assembly = Assembly { workers, shared, view, housekeeper: Some(housekeeper), follower };
         if let Some(housekeeper) = &mut assembly.housekeeper {
             housekeeper.open_all()?;
         }
@@ -179,6 +185,7 @@ impl Assembly {
 impl Drop for Assembly {
     fn drop(&mut self) {
         self.workers.clear();
+        self.follower = None;
         if let Some(housekeeper) = self.housekeeper.take() {
             drop(housekeeper);
             self.shared.sockets.stop();
@@ -195,6 +202,7 @@ pub struct Stack {
     shared: Arc<StackInner>,
     workers: Vec<JoinHandle<()>>,
     housekeeper: Option<JoinHandle<()>>,
+    follower: Option<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
 }
 
@@ -238,6 +246,7 @@ impl Stack {
             shared,
             workers: Vec::new(),
             housekeeper: None,
+            follower: None,
             stop: Arc::default(),
         };
         for (worker, me) in std::mem::take(&mut assembly.workers).into_iter().zip(&stack.shared.workers) {
@@ -248,6 +257,10 @@ impl Stack {
             stack.stop = housekeeper.stop_flag();
             let body = Box::new(move || housekeeper.run());
             stack.housekeeper = Some(spawn("softnet-keeper", body).map_err(system("thread"))?);
+        }
+        if let Some(follower) = assembly.follower.take() {
+            let body = Box::new(move || follower.run());
+            stack.follower = Some(spawn("softnet-routes", body).map_err(system("thread"))?);
         }
         Ok(stack)
     }
@@ -289,6 +302,12 @@ impl Drop for Stack {
     fn drop(&mut self) {
         // First: what is being taken apart answers no questions.
         self.server = None;
+        if let Some(follow) = &self.shared.follow {
+            follow.stop();
+        }
+        if let Some(thread) = self.follower.take() {
+            let _ = thread.join();
+        }
         for worker in &self.shared.workers {
             worker.stop();
         }

@@ -30,6 +30,7 @@ mod check_nat;
 mod context;
 mod errors;
 mod filter;
+mod follow;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod interface_addr;
@@ -69,6 +70,7 @@ use softnet_core::steer::{MAX_CPUS, XpsError, XpsMaps};
 pub use context::Context;
 pub use errors::{At, ConfigErrors, ParseError, Problem};
 pub use filter::{FilterConfig, RuleAddresses, RuleConfig, SetConfig};
+pub use follow::FollowConfig;
 pub use interface_addr::InterfaceAddr;
 pub(crate) use interface_addr::is_link_local;
 pub use knobs::Knobs;
@@ -171,6 +173,8 @@ pub struct StackConfig {
     pub icmp: IcmpParams,
     /// What is done with IPv4 options that want something recorded.
     pub ip_options: OptionPolicy,
+    /// What is taken over from the kernel's tables, and kept as it is there; `None`: nothing.
+    pub follow: Option<FollowConfig>,
 }
 
 impl Default for StackConfig {
@@ -198,6 +202,7 @@ impl Default for StackConfig {
             gc_thresh: [128, 512, 1024],
             icmp: IcmpParams::default(),
             ip_options: OptionPolicy::default(),
+            follow: None,
         }
     }
 }

@@ -5,6 +5,7 @@
 
 mod driver_keys;
 mod filter;
+mod follow;
 mod nat;
 mod steering;
 mod tcp;
@@ -174,6 +175,7 @@ impl Read {
                 "icmp_msgs_per_sec",
                 "icmp_msgs_burst",
                 "ip_options",
+                "follow",
             ],
         );
         let mut stack = StackConfig::default();
@@ -211,6 +213,7 @@ impl Read {
             ("drop", OptionPolicy::Drop),
         ];
         set(&mut stack.ip_options, self.choice(table, "ip_options", &policies));
+        stack.follow = self.follow(table);
         if let Some(cache) = table.get("skb_cache").and_then(|value| self.table(Section::SkbCache, value)) {
             self.known_keys(cache, &["size", "refill", "flush"]);
             for (key, limit, slot) in [

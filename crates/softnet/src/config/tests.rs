@@ -33,6 +33,7 @@ icmpv6_ratelimit = 0
 icmp_msgs_per_sec = 5000
 icmp_msgs_burst = 100
 ip_options = "ignore"
+follow = { tables = ["main", 100], neighbours = false }
 
 [[device]]
 name = "eth1"
@@ -124,6 +125,7 @@ fn a_full_file_means_what_it_says() {
                 icmp_msgs_burst: 100,
             },
             ip_options: OptionPolicy::Ignore,
+            follow: Some(FollowConfig { tables: vec![254, 100], neighbours: false }),
         },
         devices: vec![
             DeviceConfig {
@@ -345,7 +347,7 @@ fn one_error_each() {
         ("[stack]\nworker = [1]", "r.toml:2:1: stack: unknown key \"worker\"; did you mean \"workers\"?"),
         (
             "[stack]\ncolour = 1",
-            "r.toml:2:1: stack: unknown key \"colour\"; expected one of name, control, workers, worker_policy, worker_priority, frames, netdev_budget, netdev_budget_usecs, dev_weight, skb_cache, skb_defer_max, workqueue_threads, netdev_max_backlog, rps_sock_flow_entries, flow_limit_table_len, qdisc_max_burst, txq_reselection_ms, max_sockets, default_qdisc, gc_thresh1, gc_thresh2, gc_thresh3, icmp_ratelimit, icmp_ratemask, icmpv6_ratelimit, icmp_msgs_per_sec, icmp_msgs_burst, ip_options",
+            "r.toml:2:1: stack: unknown key \"colour\"; expected one of name, control, workers, worker_policy, worker_priority, frames, netdev_budget, netdev_budget_usecs, dev_weight, skb_cache, skb_defer_max, workqueue_threads, netdev_max_backlog, rps_sock_flow_entries, flow_limit_table_len, qdisc_max_burst, txq_reselection_ms, max_sockets, default_qdisc, gc_thresh1, gc_thresh2, gc_thresh3, icmp_ratelimit, icmp_ratemask, icmpv6_ratelimit, icmp_msgs_per_sec, icmp_msgs_burst, ip_options, follow",
         ),
         ("[[neighbor]]", "r.toml:1:3: unknown key \"neighbor\"; did you mean \"neighbour\"?"),
         ("[device]\nname = \"eth1\"", "r.toml:1:1: device: expected a list of tables: write [[device]]"),

@@ -25,6 +25,9 @@ use softnet_core::stack::sockets::SocketHost;
 use softnet_core::steer::TxChoice;
 use softnet_core::sync::AtomicUsize;
 
+use super::follow::Follow;
+use super::rib::Rib;
+use super::routes::Routes;
 use super::{CacheShare, SlowLock, SocketTable};
 use crate::config::StackConfig;
 use crate::control::{ControlError, Target};
@@ -65,6 +68,10 @@ pub struct StackInner {
     pub(crate) app_packets: Arc<AtomicUsize>,
     /// The sockets.
     pub sockets: SocketTable,
+    /// All routes, also those that others go before.
+    pub(crate) routes: Routes,
+    /// The thread that follows the kernel's, if one does.
+    pub(crate) follow: Option<Arc<Follow>>,
     /// Connections, if they are tracked.
     pub conntrack: Option<Arc<Conntrack>>,
     /// Their mappings, if addresses are translated.
@@ -75,12 +82,12 @@ pub struct StackInner {
 
 impl StackInner {
     /// Everything idle, no device open.
-    pub fn new(
+    pub(crate) fn new(
         region: Arc<Region>,
         stack: &StackConfig,
         devices: Vec<Arc<StackDevice>>,
         workers: Vec<Arc<WorkerShared>>,
-        tables: Tables,
+        (rib, tables): (Rib, Tables),
         slow: SlowPath,
     ) -> std::io::Result<Self> {
         let app_packets = Arc::new(AtomicUsize::new(0));
@@ -112,6 +119,8 @@ impl StackInner {
             housekeeper: Arc::new(Waker::new()?),
             app_packets,
             sockets,
+            routes: Routes::new(rib),
+            follow: stack.follow.as_ref().map(|_| Follow::new()).transpose()?.map(Arc::new),
             conntrack: None,
             nat: None,
             contexts: Mutex::new(vec![Arc::default()]),

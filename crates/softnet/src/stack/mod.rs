@@ -6,10 +6,12 @@
 
 mod app_thread;
 mod cache_share;
+pub(crate) mod follow;
 mod handle;
 mod inner;
 pub(crate) mod nat;
 mod ports;
+pub(crate) mod rib;
 pub(crate) mod routes;
 pub(crate) mod rules;
 mod slow_lock;

@@ -4,6 +4,7 @@
 
 mod builder;
 mod claims;
+mod follow;
 mod fragments;
 mod home;
 mod home_clients;

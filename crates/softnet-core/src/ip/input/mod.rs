@@ -26,6 +26,7 @@ use crate::SoftnetData;
 use crate::gso;
 use crate::skb::{BATCH, Batch, DropReason, Skb, VlanProto};
 use crate::sock::Transport;
+use crate::steer::skb_get_hash;
 use crate::vlan;
 
 /// Smallest Ethernet frame without its check sequence: shorter packets are padded to this on the wire.
@@ -189,7 +190,7 @@ fn family_input<F: FastPath>(
     let mut same = true;
     let packets = batch.as_mut_slice().iter_mut().zip(&mut fates);
     for ((skb, fate), (&hop, &dst)) in packets.zip(hops.iter().zip(&dst)) {
-        *fate = rewrite(tables.resolve(hop, dst), skb);
+        *fate = rewrite(tables.resolve(hop, dst, || skb_get_hash(skb)), skb);
         same &= *fate == Fate::to(first);
     }
     if same && out.tx.append(first, batch) {
@@ -205,7 +206,8 @@ fn family_input<F: FastPath>(
         }
         match fate.exception() {
             Some(why) => out.slow.push(ctx, skb, why),
-            None => deliver(ctx, tables, skb, tables.resolve(hop, dst), out),
+            // What is for softnet is so by whichever next hop.
+            None => deliver(ctx, tables, skb, tables.resolve(hop, dst, || 0), out),
         }
     }
 }

@@ -248,6 +248,11 @@ impl NeighTable {
         self.gateways = gateways.into_iter().collect();
     }
 
+    /// Routes lead by way of these, too. An entry that there is already stays what it is: it is used, and so it is kept.
+    pub fn add_gateways(&mut self, gateways: impl IntoIterator<Item = (u16, IpAddr)>) {
+        self.gateways.extend(gateways);
+    }
+
     /// The entry of `key`, which is made if there is none and room for it.
     fn entry(&mut self, now: u64, key: Key, confirmed: bool, actions: &mut Actions) -> bool {
         if self.entries.contains_key(&key) {
@@ -424,6 +429,18 @@ impl NeighTable {
         if !skbs.is_empty() {
             actions.push(Action::Transmit { dev, mac, skbs });
         }
+    }
+
+    /// Forgets a neighbour that is permanent: from now on it is asked for.
+    pub fn remove_permanent(&mut self, dev: u16, ip: IpAddr, actions: &mut Actions) {
+        if self.is_permanent(dev, ip) {
+            self.remove((dev, ip), DropReason::NeighDead, actions);
+        }
+    }
+
+    /// Whether it is.
+    pub fn is_permanent(&self, dev: u16, ip: IpAddr) -> bool {
+        self.entries.get(&(dev, ip)).is_some_and(|entry| entry.state == NeighState::Permanent)
     }
 
     /// Removes every entry of `dev`, permanent ones too, for the device is gone.

@@ -100,7 +100,7 @@ impl Call<'_> {
     /// Tells the sender of `first` that the others did not come, unless it was gathered on its way to others.
     fn not_whole<F: SlowFamily>(&mut self, first: &Skb) {
         let dst = F::ends(packet(first)).map_or(F::UNSPECIFIED, |(_, dst)| dst);
-        if F::route(self.view, first.head().dev, dst).kind == Kind::Local {
+        if F::route(self.view, first.head().dev, dst, 0).kind == Kind::Local {
             self.error::<F>(first, F::REASSEMBLY_TIME_EXCEEDED);
         }
     }

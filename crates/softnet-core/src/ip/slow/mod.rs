@@ -201,6 +201,11 @@ impl SlowPath {
         self.neigh.set_gateways(gateways);
     }
 
+    /// Routes lead by way of `gateways`, too, see [`NeighTable::add_gateways`].
+    pub fn add_gateways(&mut self, gateways: impl IntoIterator<Item = (u16, IpAddr)>) {
+        self.neigh.add_gateways(gateways);
+    }
+
     /// Sets what ICMP messages are limited to, and what is done with IPv4 options.
     pub fn configure(&mut self, icmp: IcmpParams, options: OptionPolicy) {
         self.limit.configure(icmp);
@@ -283,6 +288,18 @@ impl SlowPath {
         out: &mut Effects,
     ) {
         self.neigh.set_permanent(view.now, dev, ip, mac, &mut self.actions);
+        self.call(ctx, view, out, |_| ());
+    }
+
+    /// Lets go of a neighbour's MAC address that was fixed.
+    pub fn remove_permanent(
+        &mut self,
+        ctx: &mut SoftnetData,
+        view: RouteSnapshot<'_>,
+        (dev, ip): (u16, IpAddr),
+        out: &mut Effects,
+    ) {
+        self.neigh.remove_permanent(dev, ip, &mut self.actions);
         self.call(ctx, view, out, |_| ());
     }
 

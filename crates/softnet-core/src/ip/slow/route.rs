@@ -10,6 +10,7 @@ use crate::ip::input::Exception;
 use crate::ip::redirect::{CameBy, Quote};
 use crate::ip::{ETH_LEN, Family};
 use crate::skb::{DropReason, Flags, Skb};
+use crate::steer::skb_get_hash;
 
 impl Call<'_> {
     /// A packet that the fast path did not take.
@@ -46,7 +47,8 @@ impl Call<'_> {
         if received.to_many {
             return F::group(self, skb, received);
         }
-        let hop = F::route(self.view, skb.head().dev, received.dst);
+        let hash = skb_get_hash(&mut skb);
+        let hop = F::route(self.view, skb.head().dev, received.dst, hash);
         match hop.kind {
             Kind::Local => self.local(skb, received),
             _ => self.forward(skb, received, hop),
@@ -101,6 +103,7 @@ fn passable<F: SlowFamily>(received: &Received<F>, kind: Kind) -> Result<(), Ref
         Kind::Blackhole => (DropReason::IpBlackhole, None),
         Kind::NoRoute => (DropReason::IpNoRoute, Some(F::NET_UNREACHABLE)),
         Kind::Unreachable => (DropReason::IpNoRoute, Some(F::HOST_UNREACHABLE)),
+        Kind::Prohibit => (DropReason::IpNoRoute, Some(F::PROHIBITED)),
         _ if received.ttl <= 1 => (DropReason::IpTtl, Some(F::TIME_EXCEEDED)),
         _ => return Ok(()),
     };

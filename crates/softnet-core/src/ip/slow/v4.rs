@@ -95,8 +95,8 @@ impl SlowFamily for Ipv4Addr {
         checksum::pseudo_header_sum(src.into(), dst.into(), protocol, len)
     }
 
-    fn route(view: RouteSnapshot<'_>, _: u16, dst: Self) -> Adjacency<Self> {
-        view.tables.v4.route(dst)
+    fn route(view: RouteSnapshot<'_>, _: u16, dst: Self, hash: u32) -> Adjacency<Self> {
+        view.tables.v4.route_flow(dst, || hash)
     }
 
     fn next_hop(view: RouteSnapshot<'_>, dev: u16, dst: Self) -> Adjacency<Self> {

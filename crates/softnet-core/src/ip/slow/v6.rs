@@ -121,10 +121,10 @@ impl SlowFamily for Ipv6Addr {
         pseudo_header_sum6(src, dst, protocol, len)
     }
 
-    fn route(view: RouteSnapshot<'_>, dev: u16, dst: Self) -> Adjacency<Self> {
+    fn route(view: RouteSnapshot<'_>, dev: u16, dst: Self, hash: u32) -> Adjacency<Self> {
         match is_link_local(dst) && view.iface(dev).is_some_and(|iface| iface.answers6(dst)) {
             true => Adjacency::special(Kind::Local),
-            false => view.tables.v6.route(dst),
+            false => view.tables.v6.route_flow(dst, || hash),
         }
     }
 

@@ -1,40 +1,45 @@
-//! The FIB of IPv4: longest-prefix match of destinations, as an immutable snapshot built for a million routes.
+//! The FIB of IPv4: longest-prefix match of destinations, for a million routes, built at once and changed route by route.
 //!
 //! Two arrays of `u32` entries. The root has one entry for each value of an address's upper 16 bits. An entry is
-//! a **leaf** (top bit set; the rest is the next hop) or the number of a **chunk** of 256 entries, indexed by
+//! a **leaf** (top bit set; the rest is the next hop and its prefix's length) or the number of a **chunk** of 256 entries, indexed by
 //! the next 8 bits; an entry of a second-level chunk may name a third-level one for the last 8. Every shorter
 //! prefix is written out over the range it covers, so a look-up is one to three dependent loads and never
 //! backtracks.
 //!
-//! The routes of a table live elsewhere; code that changes them builds a new snapshot and publishes it. Any number
-//! of threads may look up. Invariant: an entry without the leaf bit names a chunk that exists, and a third-level
-//! chunk has only leaves.
+//! A route that changes is written over its range, but for leaves of longer prefixes: what it costs is its range, and the
+//! routes of a table, which live elsewhere, are not asked for. A chunk that has become one leaf is given back.
+//!
+//! Any number of threads may look up a table that is not changed meanwhile. Invariant: an entry without the leaf bit names a
+//! chunk that exists and that no other entry names, and a third-level chunk has only leaves.
 
 use std::net::Ipv4Addr;
+use std::ops::Range;
 
-use super::super::family::{FibError, LongestMatch, NO_ROUTE};
+use super::super::family::{FibError, Leaf, LongestMatch, MAX_NEXT_HOPS};
 use super::super::prefix::Prefix;
-use crate::memory::{Heap, TableMemory};
+use crate::memory::{Heap, TableMemory, copy, grow};
 
 /// Entries of the root.
 const ROOT: usize = 1 << 16;
 /// Entries of a chunk.
 const CHUNK: usize = 1 << 8;
 /// Marks an entry as a leaf.
-const LEAF: u32 = 1 << 31;
+const LEAF: u32 = Leaf::LEAF;
 /// Chunks at the most (2 GiB): a million routes need at most 65,536 chunks of the second level and one of the
 /// third for each route.
 pub(in crate::ip) const MAX_CHUNKS: usize = 1 << 21;
 
-/// A snapshot of the routes, for look-ups.
+/// See the [module](self).
 pub struct Fib {
     root: Vec<u32>,
     chunks: Vec<u32>,
+    /// Numbers of chunks that no entry names.
+    free: Vec<u32>,
 }
 
 impl Default for Fib {
     fn default() -> Self {
-        Fib { root: vec![LEAF | NO_ROUTE; ROOT], chunks: vec![] }
+        Fib { root: vec![Leaf::NONE; ROOT], chunks: vec![], free: vec![] }
     }
 }
 
@@ -71,7 +76,7 @@ impl Fib {
         let (high, middle, low) = split(addr);
         let entry = self.root.get(high).copied().unwrap_or(LEAF);
         let entry = step(&self.chunks, entry, middle);
-        step(&self.chunks, entry, low) & !LEAF
+        Leaf::nexthop(step(&self.chunks, entry, low))
     }
 
     /// Looks up each of `addrs` (host order) and writes its next hop to the same place of `out`; as many as the
@@ -98,7 +103,56 @@ impl Fib {
             }
         }
         for (out, _) in out.iter_mut().zip(addrs) {
-            *out &= !LEAF;
+            *out = Leaf::nexthop(*out);
+        }
+    }
+
+    /// Makes sure that `chunks` more can be taken.
+    fn reserve(&mut self, chunks: usize, memory: &impl TableMemory) -> Result<(), FibError> {
+        let more = chunks.saturating_sub(self.free.len());
+        let all = self.chunks.len() / CHUNK + more;
+        if all > MAX_CHUNKS {
+            return Err(FibError::TooLarge { chunks: all });
+        }
+        grow(&mut self.chunks, more * CHUNK, memory).map_err(|bytes| FibError::NoMemory { bytes })
+    }
+
+    /// First entry of the chunk that `entry` names; a leaf is turned into a chunk full of itself, for which room was made.
+    fn chunk_of(&mut self, entry: &mut u32) -> usize {
+        if *entry & LEAF == 0 {
+            return *entry as usize * CHUNK;
+        }
+        let Some(number) = self.free.pop() else { return descend(entry, &mut self.chunks) };
+        let at = number as usize * CHUNK;
+        self.chunks[at..at + CHUNK].fill(std::mem::replace(entry, number));
+        at
+    }
+
+    /// Writes `leaf` over those of the entries `at` that are leaves of up to `len` bits, and of chunks below.
+    fn write(&mut self, at: Range<usize>, len: u8, leaf: u32) {
+        for i in at {
+            let mut entry = self.chunks[i];
+            self.write_entry(&mut entry, len, leaf);
+            self.chunks[i] = entry;
+        }
+    }
+
+    fn write_entry(&mut self, entry: &mut u32, len: u8, leaf: u32) {
+        if *entry & LEAF == 0 {
+            let at = *entry as usize * CHUNK;
+            self.write(at..at + CHUNK, len, leaf);
+            self.give_back(entry);
+        } else if Leaf::is_within(*entry, len) {
+            *entry = leaf;
+        }
+    }
+
+    /// Gives the chunk of `entry` back, if it is all one leaf.
+    fn give_back(&mut self, entry: &mut u32) {
+        let at = *entry as usize * CHUNK;
+        let chunk = &self.chunks[at..at + CHUNK];
+        if chunk[0] & LEAF != 0 && chunk.iter().all(|other| *other == chunk[0]) {
+            self.free.push(std::mem::replace(entry, chunk[0]));
         }
     }
 
@@ -117,9 +171,7 @@ impl LongestMatch<Ipv4Addr> for Fib {
         // The sort is stable: of equal prefixes the last one given comes last.
         let mut sorted = Vec::with_capacity(routes.len());
         for &(prefix, nexthop) in routes {
-            if nexthop >= LEAF {
-                return Err(FibError::NextHop { prefix: prefix.any(), nexthop });
-            }
+            check(prefix, nexthop)?;
             sorted.push((u64::from(prefix.len()) << 32 | u64::from(prefix.addr().to_bits()), nexthop));
         }
         sorted.sort_by_key(|(key, _)| *key);
@@ -128,15 +180,59 @@ impl LongestMatch<Ipv4Addr> for Fib {
         if chunks > MAX_CHUNKS {
             return Err(FibError::TooLarge { chunks });
         }
-        let mut fib = Fib { root: room(memory, ROOT)?, chunks: room(memory, chunks * CHUNK)? };
-        fib.root.resize(ROOT, LEAF | NO_ROUTE);
+        let mut fib = Fib { root: room(memory, ROOT)?, chunks: room(memory, chunks * CHUNK)?, free: vec![] };
+        fib.root.resize(ROOT, Leaf::NONE);
         for (i, &(key, nexthop)) in sorted.iter().enumerate() {
             // Painting a wide prefix over and over would cost without bound.
             if sorted.get(i + 1).is_none_or(|&(next, _)| next != key) {
-                fib.paint(key as u32, (key >> 32) as u32, LEAF | nexthop);
+                let len = (key >> 32) as u32;
+                fib.paint(key as u32, len, Leaf::new(len as u8, nexthop));
             }
         }
         Ok(fib)
+    }
+
+    fn copy_in(&self, memory: &impl TableMemory) -> Result<Self, FibError> {
+        let all = |table: &Vec<u32>, room| copy(table, room, memory);
+        let chunks = all(&self.chunks, self.chunks.len() + self.chunks.len() / 8);
+        let tables = all(&self.root, ROOT).and_then(|root| Ok((root, chunks?)));
+        let (root, chunks) = tables.map_err(|bytes| FibError::NoMemory { bytes })?;
+        Ok(Fib { root, chunks, free: self.free.clone() })
+    }
+
+    fn put(
+        &mut self,
+        prefix: Prefix,
+        of_len: u8,
+        nexthop: u32,
+        memory: &impl TableMemory,
+    ) -> Result<(), FibError> {
+        check(prefix, nexthop)?;
+        let (len, leaf) = (prefix.len(), Leaf::new(of_len, nexthop));
+        let (high, middle, low) = split(prefix.addr().to_bits());
+        if len <= 16 {
+            for i in high..high + (ROOT >> len) {
+                let mut entry = self.root[i];
+                self.write_entry(&mut entry, len, leaf);
+                self.root[i] = entry;
+            }
+            return Ok(());
+        }
+        self.reserve(2, memory)?;
+        let mut entry = self.root[high];
+        let chunk = self.chunk_of(&mut entry);
+        if len <= 24 {
+            self.write(chunk + middle..chunk + middle + (1 << (24 - len)), len, leaf);
+        } else {
+            let mut inner = self.chunks[chunk + middle];
+            let below = self.chunk_of(&mut inner);
+            self.write(below + low..below + low + (1 << (32 - len)), len, leaf);
+            self.give_back(&mut inner);
+            self.chunks[chunk + middle] = inner;
+        }
+        self.give_back(&mut entry);
+        self.root[high] = entry;
+        Ok(())
     }
 
     #[inline(always)]
@@ -150,6 +246,13 @@ impl LongestMatch<Ipv4Addr> for Fib {
 
     fn bytes(&self) -> usize {
         (self.root.len() + self.chunks.len()) * size_of::<u32>()
+    }
+}
+
+fn check(prefix: Prefix, nexthop: u32) -> Result<(), FibError> {
+    match nexthop < MAX_NEXT_HOPS {
+        true => Ok(()),
+        false => Err(FibError::NextHop { prefix: prefix.any(), nexthop }),
     }
 }
 
@@ -202,7 +305,8 @@ mod tests {
     use prefix_trie::PrefixMap;
     use proptest::prelude::*;
 
-    use super::super::super::fib_model::agrees;
+    use super::super::super::family::NO_ROUTE;
+    use super::super::super::fib_model::{Step, agrees, run};
     use super::*;
     use crate::memory::Asked;
 
@@ -228,6 +332,25 @@ mod tests {
             let fib = Fib::build(&routes).unwrap();
             agrees::<Ipv4Addr>(&fib, &routes, &random)?;
             prop_assert_eq!(fib.tables().map(<[u32]>::len).iter().sum::<usize>() * 4, fib.bytes());
+        }
+
+        /// Changed route by route it is what it would be if it were built of what is left; and what is empty again takes no room.
+        #[test]
+        fn follows_changes(
+            built in routes(),
+            steps in prop::collection::vec((routes(), any::<bool>()), 0..4),
+            random in prop::collection::vec(any::<Ipv4Addr>(), 0..20),
+        ) {
+            let mut fib = Fib::build(&built).unwrap();
+            let steps = steps.into_iter().flat_map(|(routes, add)| {
+                routes.into_iter().map(move |(prefix, hop)| if add { Step::Add(prefix, hop) } else { Step::Remove(prefix) })
+            });
+            let left = run::<Ipv4Addr>(&mut fib, &built, steps)?;
+            agrees::<Ipv4Addr>(&fib, &left, &random)?;
+            let all = left.iter().map(|(prefix, _)| Step::Remove(*prefix));
+            run::<Ipv4Addr>(&mut fib, &left, all.collect::<Vec<_>>().into_iter())?;
+            prop_assert!(fib.root.iter().all(|entry| *entry == Leaf::NONE));
+            prop_assert_eq!(fib.free.len() * CHUNK, fib.chunks.len());
         }
     }
 
@@ -271,12 +394,12 @@ mod tests {
 
     #[test]
     fn refuses_what_does_not_fit() {
-        let route = (prefix(0, 8), LEAF);
-        assert_eq!(
-            Fib::build(&[route]).err(),
-            Some(FibError::NextHop { prefix: route.0.any(), nexthop: LEAF })
-        );
-        assert_eq!(Fib::build(&[(prefix(0, 8), LEAF - 1)]).unwrap().lookup(5), LEAF - 1);
+        let route = (prefix(0, 8), MAX_NEXT_HOPS);
+        let error = FibError::NextHop { prefix: route.0.any(), nexthop: MAX_NEXT_HOPS };
+        assert_eq!(Fib::build(&[route]).err(), Some(error.clone()));
+        let mut fib = Fib::build(&[(prefix(0, 8), MAX_NEXT_HOPS - 1)]).unwrap();
+        assert_eq!(fib.lookup(5), MAX_NEXT_HOPS - 1);
+        assert_eq!(fib.put(route.0, 8, MAX_NEXT_HOPS, &Heap), Err(error));
 
         let scattered: Vec<_> = (0..=MAX_CHUNKS as u32).map(|i| (prefix(i << 8, 32), 1)).collect();
         let chunks = MAX_CHUNKS + 1 + (MAX_CHUNKS >> 8) + 1;

@@ -1,8 +1,8 @@
-//! The FIB of IPv6: longest-prefix match of 128-bit destinations, as an immutable snapshot built for some hundred
-//! thousand routes.
+//! The FIB of IPv6: longest-prefix match of 128-bit destinations, for some hundred thousand routes, built at once and changed
+//! route by route.
 //!
 //! A root of one entry for each value of an address's upper 16 bits, and **nodes** below it, each for the next 8. An entry is
-//! a leaf (top bit set; the rest is the next hop) or says where a node is. Of a node's 256 entries runs of equal ones are
+//! a leaf (top bit set; the rest is the next hop and its prefix's length) or says where a node is. Of a node's 256 entries runs of equal ones are
 //! kept once: a bitmap says where runs begin, and counting its bits up to an index finds the entry. Prefixes of 128 bits
 //! leave nearly all nodes with two or three runs, so a node is one cache line, where a plain array would be sixteen. Every
 //! shorter prefix is written out over its range, so a look-up never backtracks.
@@ -11,14 +11,17 @@
 //! entries. It begins at a cache line's beginning, whatever allocator the lines are from: a node that straddled two would cost
 //! two misses a level, and which it is would be the allocator's choice.
 //!
-//! As [`v4::fib`](super::super::v4::fib): code that changes routes builds a new snapshot; any number of threads may look up.
-//! Invariant: an entry without the leaf bit says where a node begins, and a node of the last level has only leaves.
+//! A change writes the nodes on its way anew, in place as long as they take as many lines; else elsewhere, and the lines that
+//! are left are for the next node of that size.
+//!
+//! As [`v4::fib`](super::super::v4::fib), any number of threads may look up a table that is not changed meanwhile. Invariant: an
+//! entry without the leaf bit says where a node begins, which no other entry says, and a node of the last level has only leaves.
 
 use std::net::Ipv6Addr;
 
-use super::super::family::{FibError, LongestMatch, NO_ROUTE};
+use super::super::family::{FibError, Leaf, LongestMatch, MAX_NEXT_HOPS};
 use super::super::prefix::Prefix6;
-use crate::memory::{Heap, TableMemory};
+use crate::memory::{Heap, TableMemory, copy, grow};
 use crate::skb::{BATCH, prefetch};
 
 /// Entries of the root.
@@ -26,7 +29,7 @@ const ROOT: usize = 1 << 16;
 /// Bits that the root decides.
 const ROOT_BITS: u8 = 16;
 /// Marks an entry as a leaf.
-const LEAF: u32 = 1 << 31;
+const LEAF: u32 = Leaf::LEAF;
 /// Words of a cache line.
 const LINE: usize = 16;
 /// Words of a node before its entries.
@@ -34,10 +37,17 @@ const HEADER: usize = 9;
 /// Lines at the most (2 GiB): a route takes a line at each level that it is alone at, 14 at the most.
 const MAX_LINES: usize = 1 << 25;
 
-/// A snapshot of the routes, for look-ups.
+/// Lines of the largest node.
+const NODE_LINES: usize = (HEADER + 256).div_ceil(LINE);
+/// Nodes on the way of a prefix.
+const LEVELS: usize = (128 - ROOT_BITS as usize) / 8;
+
+/// See the [module](self).
 pub struct Fib6 {
     root: Vec<u32>,
     nodes: Vec<Line>,
+    /// Where there is room for nodes of so many lines.
+    free: [Vec<u32>; NODE_LINES + 1],
 }
 
 /// A cache line of nodes: a node is one or more of these.
@@ -49,7 +59,7 @@ const _: () = assert!(size_of::<Line>() == 64 && HEADER < LINE);
 
 impl Default for Fib6 {
     fn default() -> Self {
-        Fib6 { root: vec![LEAF | NO_ROUTE; ROOT], nodes: vec![] }
+        Fib6 { root: vec![Leaf::NONE; ROOT], nodes: vec![], free: Default::default() }
     }
 }
 
@@ -72,7 +82,7 @@ impl Fib6 {
             entry = step(&self.nodes, entry, rest);
             rest <<= 8;
         }
-        entry & !LEAF
+        Leaf::nexthop(entry)
     }
 
     /// Looks up each of `addrs` (host order) and writes its next hop to the same place of `out`; as many as the shorter of
@@ -86,7 +96,7 @@ impl Fib6 {
         let mut n = 0;
         for (i, (addr, out)) in addrs.iter().zip(&mut *out).take(BATCH).enumerate() {
             let entry = root[(addr >> 112) as usize];
-            *out = entry & !LEAF;
+            *out = entry;
             self.prefetch(entry);
             going[n] = (i as u8, addr << ROOT_BITS);
             n += usize::from(entry & LEAF == 0);
@@ -97,12 +107,15 @@ impl Fib6 {
                 let (i, rest) = going[k];
                 let Some(out) = out.get_mut(usize::from(i)) else { continue };
                 let entry = step(&self.nodes, *out, rest);
-                *out = entry & !LEAF;
+                *out = entry;
                 self.prefetch(entry);
                 going[left] = (i, rest << 8);
                 left += usize::from(entry & LEAF == 0);
             }
             n = left;
+        }
+        for (out, _) in out.iter_mut().zip(addrs).take(BATCH) {
+            *out = Leaf::nexthop(*out);
         }
     }
 
@@ -111,13 +124,118 @@ impl Fib6 {
     fn prefetch(&self, entry: u32) {
         prefetch(self.nodes.as_ptr().wrapping_add(entry as usize).cast());
     }
+
+    /// Has `leaf` written over what is of up to `len` bits in the range of `prefix` where `entry`, which is for all of `depth`
+    /// bits, is or leads. Returns what the entry is now.
+    fn write(&mut self, entry: u32, depth: u8, prefix: (u128, u8), leaf: u32) -> u32 {
+        let (addr, len) = prefix;
+        if entry & LEAF != 0 && len <= depth {
+            return if Leaf::is_within(entry, len) { leaf } else { entry };
+        }
+        let before = match entry & LEAF {
+            0 => expand(&self.nodes, entry),
+            _ => [entry; 256],
+        };
+        let (mut entries, end) = (before, depth + 8);
+        let at = match len <= depth {
+            true => 0..256,
+            false => {
+                let first = (addr << depth >> 120) as usize;
+                first..first + (1 << end.saturating_sub(len).min(8))
+            }
+        };
+        for below in &mut entries[at] {
+            *below = self.write(*below, end, prefix, leaf);
+        }
+        if entries == before {
+            return entry;
+        }
+        let old = (entry & LEAF == 0).then_some(entry);
+        if entries[0] & LEAF != 0 && entries.iter().all(|other| *other == entries[0]) {
+            self.give_back(old);
+            return entries[0];
+        }
+        let (node, words) = compress(&entries);
+        let lines = words.div_ceil(LINE);
+        let at = match old {
+            Some(at) if self.lines(at) == lines => at,
+            _ => {
+                self.give_back(old);
+                self.take(lines)
+            }
+        };
+        let place = &mut self.nodes[at as usize..at as usize + lines];
+        place.iter_mut().zip(lines_of(&node[..words])).for_each(|(place, line)| *place = line);
+        at
+    }
+
+    /// Lines of the node at `at`.
+    fn lines(&self, at: u32) -> usize {
+        let Line(first) = &self.nodes[at as usize];
+        let runs: u32 = first[..8].iter().map(|word| word.count_ones()).sum();
+        (HEADER + runs as usize).div_ceil(LINE)
+    }
+
+    fn give_back(&mut self, node: Option<u32>) {
+        if let Some(at) = node {
+            let lines = self.lines(at);
+            self.free[lines].push(at);
+        }
+    }
+
+    /// Room for a node of so many lines, which was made before.
+    fn take(&mut self, lines: usize) -> u32 {
+        self.free[lines].pop().unwrap_or_else(|| {
+            let at = self.nodes.len();
+            self.nodes.resize(at + lines, Line([0; LINE]));
+            at as u32
+        })
+    }
+}
+
+/// The entries of the node at `at`.
+fn expand(nodes: &[Line], at: u32) -> [u32; 256] {
+    let at = at as usize;
+    let Line(first) = nodes[at];
+    let mut entry = HEADER - 1;
+    std::array::from_fn(|i| {
+        entry += (first[i / 32] >> (i % 32) & 1) as usize;
+        nodes[at + entry / LINE].0[entry % LINE]
+    })
+}
+
+/// A node of these entries, and the words that it takes.
+fn compress(entries: &[u32; 256]) -> ([u32; HEADER + 256], usize) {
+    let mut node = [0; HEADER + 256];
+    let mut runs = 0;
+    for (i, entry) in entries.iter().enumerate() {
+        if i % 64 == 0 {
+            // At most 192.
+            node[8] |= (runs as u32) << (8 * (i / 64));
+        }
+        if i == 0 || *entry != entries[i - 1] {
+            node[i / 32] |= 1 << (i % 32);
+            node[HEADER + runs] = *entry;
+            runs += 1;
+        }
+    }
+    (node, HEADER + runs)
+}
+
+/// These words in lines.
+fn lines_of(words: &[u32]) -> impl Iterator<Item = Line> {
+    words.chunks(LINE).map(|words| {
+        let mut line = [0; LINE];
+        line[..words.len()].copy_from_slice(words);
+        Line(line)
+    })
 }
 
 impl LongestMatch<Ipv6Addr> for Fib6 {
     fn build_in(routes: &[(Prefix6, u32)], memory: &impl TableMemory) -> Result<Self, FibError> {
         let sorted = sorted(routes)?;
         let mut builder = Builder { nodes: Vec::new(), max_lines: MAX_LINES };
-        let mut root = vec![LEAF | NO_ROUTE; ROOT];
+        let mut root = vec![Leaf::NONE; ROOT];
         builder.lay(&sorted, 0, &mut root)?;
         // Now that it is known how many they are.
         let mut nodes = memory.vec(builder.nodes.len());
@@ -125,7 +243,35 @@ impl LongestMatch<Ipv6Addr> for Fib6 {
         let bytes = builder.nodes.len() * size_of::<Line>();
         nodes.try_reserve_exact(builder.nodes.len()).map_err(|_| FibError::NoMemory { bytes })?;
         nodes.extend_from_slice(&builder.nodes);
-        Ok(Fib6 { root, nodes })
+        Ok(Fib6 { root, nodes, free: Default::default() })
+    }
+
+    fn copy_in(&self, memory: &impl TableMemory) -> Result<Self, FibError> {
+        let nodes = copy(&self.nodes, self.nodes.len() + self.nodes.len() / 8, memory);
+        let nodes = nodes.map_err(|bytes| FibError::NoMemory { bytes })?;
+        Ok(Fib6 { root: self.root.clone(), nodes, free: self.free.clone() })
+    }
+
+    fn put(
+        &mut self,
+        prefix: Prefix6,
+        of_len: u8,
+        nexthop: u32,
+        memory: &impl TableMemory,
+    ) -> Result<(), FibError> {
+        check(prefix, nexthop)?;
+        // Nodes on the way may grow; those below it have no more runs than before.
+        const MORE: usize = LEVELS * NODE_LINES;
+        if self.nodes.len() + MORE > MAX_LINES {
+            return Err(FibError::TooLarge6);
+        }
+        grow(&mut self.nodes, MORE, memory).map_err(|bytes| FibError::NoMemory { bytes })?;
+        let (addr, len) = (prefix.addr().to_bits(), prefix.len());
+        let first = (addr >> 112) as usize;
+        for i in first..first + (ROOT >> len.min(ROOT_BITS)) {
+            self.root[i] = self.write(self.root[i], ROOT_BITS, (addr, len), Leaf::new(of_len, nexthop));
+        }
+        Ok(())
     }
 
     #[inline(always)]
@@ -164,9 +310,7 @@ fn step(nodes: &[Line], at: u32, rest: u128) -> u32 {
 fn sorted(routes: &[(Prefix6, u32)]) -> Result<Vec<Entry>, FibError> {
     let mut sorted: Vec<Entry> = Vec::with_capacity(routes.len());
     for &(prefix, nexthop) in routes {
-        if nexthop >= LEAF {
-            return Err(FibError::NextHop { prefix: prefix.any(), nexthop });
-        }
+        check(prefix, nexthop)?;
         sorted.push((prefix.addr().to_bits(), prefix.len(), nexthop));
     }
     // Stable.
@@ -179,6 +323,13 @@ fn sorted(routes: &[(Prefix6, u32)]) -> Result<Vec<Entry>, FibError> {
         same
     });
     Ok(sorted)
+}
+
+fn check(prefix: Prefix6, nexthop: u32) -> Result<(), FibError> {
+    match nexthop < MAX_NEXT_HOPS {
+        true => Ok(()),
+        false => Err(FibError::NextHop { prefix: prefix.any(), nexthop }),
+    }
 }
 
 /// The nodes so far.
@@ -195,7 +346,7 @@ impl Builder {
         let (end, index) = (depth + bits, |addr: u128| (addr << depth >> (128 - bits)) as usize);
         for &(addr, len, nexthop) in routes.iter().filter(|(_, len, _)| *len <= end) {
             let first = index(addr);
-            entries[first..first + (1 << (end - len))].fill(LEAF | nexthop);
+            entries[first..first + (1 << (end - len))].fill(Leaf::new(len, nexthop));
         }
         for group in routes.chunk_by(|a, b| index(a.0) == index(b.0)) {
             // Those that end here are shorter, and so in front.
@@ -212,31 +363,14 @@ impl Builder {
     fn node(&mut self, routes: &[Entry], depth: u8, outer: u32) -> Result<u32, FibError> {
         let mut entries = [outer; 256];
         self.lay(routes, depth, &mut entries)?;
-        let mut node = [0; HEADER + 256];
-        let mut runs = 0;
-        for (i, entry) in entries.iter().enumerate() {
-            if i % 64 == 0 {
-                // At most 192.
-                node[8] |= (runs as u32) << (8 * (i / 64));
-            }
-            if i == 0 || *entry != entries[i - 1] {
-                node[i / 32] |= 1 << (i % 32);
-                node[HEADER + runs] = *entry;
-                runs += 1;
-            }
-        }
-        let (at, words) = (self.nodes.len(), &node[..HEADER + runs]);
-        let lines = words.len().div_ceil(LINE);
+        let (node, words) = compress(&entries);
+        let (at, lines) = (self.nodes.len(), words.div_ceil(LINE));
         if at + lines > self.max_lines {
             return Err(FibError::TooLarge6);
         }
         let bytes = (at + lines) * size_of::<Line>();
         self.nodes.try_reserve(lines).map_err(|_| FibError::NoMemory { bytes })?;
-        self.nodes.extend(words.chunks(LINE).map(|words| {
-            let mut line = [0; LINE];
-            line[..words.len()].copy_from_slice(words);
-            Line(line)
-        }));
+        self.nodes.extend(lines_of(&node[..words]));
         Ok(at as u32)
     }
 }

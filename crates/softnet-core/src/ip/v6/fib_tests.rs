@@ -1,7 +1,8 @@
 use prefix_trie::PrefixMap;
 use proptest::prelude::*;
 
-use super::super::super::fib_model::agrees;
+use super::super::super::family::NO_ROUTE;
+use super::super::super::fib_model::{Step, agrees, run};
 use super::*;
 use crate::memory::Asked;
 
@@ -31,6 +32,26 @@ proptest! {
     fn agrees_with_the_model(routes in routes(), random in prop::collection::vec(any::<Ipv6Addr>(), 0..20)) {
         let fib = Fib6::build(&routes).unwrap();
         agrees::<Ipv6Addr>(&fib, &routes, &random)?;
+    }
+
+    /// Changed route by route it is what it would be if it were built of what is left; and what is empty again takes no room.
+    #[test]
+    fn follows_changes(
+        built in routes(),
+        steps in prop::collection::vec((routes(), any::<bool>()), 0..4),
+        random in prop::collection::vec(any::<Ipv6Addr>(), 0..20),
+    ) {
+        let mut fib = Fib6::build(&built).unwrap();
+        let steps = steps.into_iter().flat_map(|(routes, add)| {
+            routes.into_iter().map(move |(prefix, hop)| if add { Step::Add(prefix, hop) } else { Step::Remove(prefix) })
+        });
+        let left = run::<Ipv6Addr>(&mut fib, &built, steps)?;
+        agrees::<Ipv6Addr>(&fib, &left, &random)?;
+        let all = left.iter().map(|(prefix, _)| Step::Remove(*prefix));
+        run::<Ipv6Addr>(&mut fib, &left, all.collect::<Vec<_>>().into_iter())?;
+        prop_assert!(fib.root.iter().all(|entry| *entry == Leaf::NONE));
+        let free = fib.free.iter().enumerate().map(|(lines, at)| lines * at.len()).sum::<usize>();
+        prop_assert_eq!(free, fib.nodes.len());
     }
 }
 
@@ -91,10 +112,12 @@ fn batches_of_any_shape() {
 
 #[test]
 fn refuses_what_does_not_fit() {
-    let route = (prefix(0, 8), LEAF);
-    let error = FibError::NextHop { prefix: route.0.any(), nexthop: LEAF };
-    assert_eq!(Fib6::build(&[route]).err(), Some(error));
-    assert_eq!(Fib6::build(&[(prefix(0, 8), LEAF - 1)]).unwrap().lookup(5), LEAF - 1);
+    let route = (prefix(0, 8), MAX_NEXT_HOPS);
+    let error = FibError::NextHop { prefix: route.0.any(), nexthop: MAX_NEXT_HOPS };
+    assert_eq!(Fib6::build(&[route]).err(), Some(error.clone()));
+    let mut fib = Fib6::build(&[(prefix(0, 8), MAX_NEXT_HOPS - 1)]).unwrap();
+    assert_eq!(fib.lookup(5), MAX_NEXT_HOPS - 1);
+    assert_eq!(fib.put(route.0, 8, MAX_NEXT_HOPS, &Heap), Err(error));
 
     let routes = sorted(&[(prefix(0, 128), 1), (prefix(1 << 127, 24), 1)]).unwrap();
     for (max_lines, fits) in [(15, true), (14, false)] {

@@ -1,0 +1,165 @@
+//! A FIB that changes while packets are looked up in it: two copies, one of which is published and never touched, while the
+//! other one is brought up to date.
+//!
+//! For the owner of the routes, one thread at a time. [`FibTwins::apply`] takes changes in batches. It writes them to the copy
+//! that is not published, which becomes the published one; so a reader sees all of a batch or nothing of it, and look-ups
+//! cost what they cost in a table that never changes. A change is written twice, once to each copy, and a table takes twice
+//! its memory once it was changed.
+//!
+//! Invariant: a copy is written to only while the twins alone hold it. If readers still have the one that was published before,
+//! it is left to them, and the published one is copied.
+
+use std::sync::Arc;
+
+use super::family::{Family, FibError, LongestMatch};
+use super::prefix::Prefix;
+use crate::memory::TableMemory;
+
+/// A change of what a prefix leads to, see [`LongestMatch::put`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change<A> {
+    /// The prefix.
+    pub prefix: Prefix<A>,
+    /// How long the prefix is whose next hop this is: the same one, or one that it is in.
+    pub of_len: u8,
+    /// The next hop.
+    pub nexthop: u32,
+}
+
+/// See the [module](self).
+pub struct FibTwins<A: Family> {
+    published: Arc<A::Fib>,
+    other: Option<Arc<A::Fib>>,
+    /// What the other one lacks.
+    behind: Vec<Change<A>>,
+    copies: u64,
+}
+
+impl<A: Family> FibTwins<A> {
+    /// Of a FIB that was published.
+    pub fn new(published: Arc<A::Fib>) -> Self {
+        FibTwins { published, other: None, behind: Vec::new(), copies: 0 }
+    }
+
+    /// Whether the next changes cost no copy of the whole table.
+    pub fn is_ready(&self) -> bool {
+        self.other.as_ref().is_some_and(|other| Arc::strong_count(other) == 1)
+    }
+
+    /// Times that the whole table was copied.
+    pub fn copies(&self) -> u64 {
+        self.copies
+    }
+
+    /// Bytes of both.
+    pub fn bytes(&self) -> usize {
+        self.published.bytes() + self.other.as_ref().map_or(0, |other| other.bytes())
+    }
+
+    /// Makes a FIB in which `changes` have been made, in their order, which the caller publishes. Those that do not fit are left
+    /// out, and handed to `refused`.
+    ///
+    /// # Errors
+    /// There is no memory for another copy. Nothing has changed then.
+    pub fn apply(
+        &mut self,
+        mut changes: Vec<Change<A>>,
+        memory: &impl TableMemory,
+        mut refused: impl FnMut(Change<A>, FibError),
+    ) -> Result<Arc<A::Fib>, FibError> {
+        let mut next = match self.other.take().and_then(|other| self.caught_up(other, memory)) {
+            Some(next) => next,
+            None => {
+                self.copies += 1;
+                Arc::new(self.published.copy_in(memory)?)
+            }
+        };
+        self.behind.clear();
+        if let Some(fib) = Arc::get_mut(&mut next) {
+            changes.retain(|change| match put(fib, change, memory) {
+                Ok(()) => true,
+                Err(error) => {
+                    refused(*change, error);
+                    false
+                }
+            });
+        }
+        self.behind = changes;
+        self.other = Some(std::mem::replace(&mut self.published, next.clone()));
+        Ok(next)
+    }
+
+    /// The other one with all that the published one has, if no reader has it.
+    fn caught_up(&self, mut other: Arc<A::Fib>, memory: &impl TableMemory) -> Option<Arc<A::Fib>> {
+        let fib = Arc::get_mut(&mut other)?;
+        // What fitted one of them may not fit the other: they have free places of their own.
+        self.behind.iter().try_for_each(|change| put(fib, change, memory)).ok()?;
+        Some(other)
+    }
+}
+
+fn put<A: Family>(fib: &mut A::Fib, change: &Change<A>, memory: &impl TableMemory) -> Result<(), FibError> {
+    fib.put(change.prefix, change.of_len, change.nexthop, memory)
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::ip::family::{MAX_NEXT_HOPS, NO_ROUTE};
+    use crate::ip::v4::fib::Fib;
+    use crate::memory::Heap;
+
+    fn change(to: &str, nexthop: u32) -> Change<Ipv4Addr> {
+        let prefix: Prefix = to.parse().unwrap();
+        Change { prefix, of_len: prefix.len(), nexthop }
+    }
+
+    fn apply(twins: &mut FibTwins<Ipv4Addr>, changes: &[Change<Ipv4Addr>]) -> Arc<Fib> {
+        twins.apply(changes.to_vec(), &Heap, |_, error| panic!("{error}")).unwrap()
+    }
+
+    const TEN: u32 = 0x0a00_0001;
+
+    /// Batch after batch, each copy gets what it missed, and none is copied again.
+    #[test]
+    fn copies_take_turns() {
+        let mut twins = FibTwins::new(Arc::new(Fib::default()));
+        for n in 1..10 {
+            let more = change(&format!("10.{n}.0.0/25"), n);
+            let fib = apply(&mut twins, &[change("10.0.0.0/8", n), more]);
+            assert_eq!(fib.lookup(TEN), n);
+            for before in 1..=n {
+                assert_eq!(fib.lookup(TEN | before << 16), before, "of batch {before}, after {n}");
+            }
+            drop(fib);
+            assert_eq!((twins.copies(), twins.is_ready()), (1, true));
+        }
+    }
+
+    /// What a reader has does not change under it, however many batches come.
+    #[test]
+    fn a_reader_keeps_what_it_has() {
+        let mut twins = FibTwins::new(Arc::new(Fib::default()));
+        let held = apply(&mut twins, &[change("10.0.0.0/8", 1)]);
+        for n in 2..6 {
+            assert_eq!(apply(&mut twins, &[change("10.0.0.0/8", n)]).lookup(TEN), n);
+            assert_eq!(held.lookup(TEN), 1);
+        }
+        // The first made the twin; then the held one came to be the other, and was left to its reader.
+        assert_eq!(twins.copies(), 2);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_left_out_of_both() {
+        let mut twins = FibTwins::new(Arc::new(Fib::default()));
+        let mut refused = Vec::new();
+        for n in 1..4 {
+            let all = vec![change("11.0.0.0/8", MAX_NEXT_HOPS), change("10.0.0.0/8", n)];
+            let fib = twins.apply(all, &Heap, |change, _| refused.push(change.nexthop)).unwrap();
+            assert_eq!((fib.lookup(TEN), fib.lookup(0x0b00_0001)), (n, NO_ROUTE));
+        }
+        assert_eq!(refused, [MAX_NEXT_HOPS; 3]);
+    }
+}

@@ -1,0 +1,409 @@
+//! Follows the kernel's routes: the thread `softnet-routes`, if `stack.follow` says so.
+//!
+//! It lists routes and fixed neighbours, takes note of what becomes of them, and publishes changes in batches: what has been
+//! told until now, or a full [`BATCH`]. A list that is read again is compared with what there is (mark and sweep): so a route
+//! that was there before and is there after is never missing. Routes by interfaces that softnet has not taken are
+//! counted and left out.
+//!
+//! Invariant: whatever was told before a list began is in the list or undone by it; what is told while it is read is carried out
+//! after it.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use softnet_core::SoftnetData;
+use softnet_core::ip::adjacency::Kind;
+use softnet_core::ip::v6::addr::is_link_local;
+use softnet_core::ip::{IpPrefix, MacAddr, Prefix};
+use softnet_core::sync::{AtomicU64, Ordering};
+use softnet_dev::SysResult;
+use softnet_dev::netlink::{
+    FibEvent, FibMonitor, KernelHop, KernelNeighbour, KernelRoute, Netlink, RouteKind, RoutePlace,
+};
+
+use crate::config::{Config, FollowConfig};
+use crate::stack::StackInner;
+use crate::stack::follow::Follow;
+use crate::stack::rib::{Hop, Path, Place, Rib, Route, Source};
+use crate::util::{note, timespec};
+
+/// Datagrams of notifications, each of one to a few routes, after which changes are published.
+const BATCH: usize = 4096;
+/// How long a batch may wait until no thread reads the copy of the FIB that is to be changed. Then it is copied.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// A list is read again no sooner than this after the one before, and after some times what that took.
+const LIST_PAUSE: u64 = 100_000_000;
+const LIST_SHARE: u64 = 4;
+/// Times that a list which changes while it is read is read once more, before routes that are gone are left for later.
+const ATTEMPTS: usize = 4;
+/// How often it is looked whether there is memory for a FIB that could not be published.
+const RETRY: u64 = 1_000_000_000;
+const PROTOCOL_RA: u8 = 9;
+
+/// See the [module](self).
+pub(crate) struct Follower {
+    shared: Arc<StackInner>,
+    follow: Arc<Follow>,
+    config: Arc<Config>,
+    settings: FollowConfig,
+    monitor: FibMonitor,
+    /// For names of interfaces, in the same namespace.
+    requests: Netlink,
+    ctx: SoftnetData,
+    /// The devices by the kernel's indices.
+    devices: HashMap<u32, u16>,
+    /// Neighbours that are fixed because the kernel's are.
+    neighbours: HashMap<(u16, IpAddr), MacAddr>,
+    /// When to list again, in ns of the clock.
+    list_at: Option<u64>,
+    listed_at: u64,
+    /// When to try again to publish.
+    retry_at: Option<u64>,
+}
+
+impl Follower {
+    /// Watches the calling thread's namespace from now on.
+    pub(crate) fn new(
+        shared: &Arc<StackInner>,
+        config: &Arc<Config>,
+        settings: &FollowConfig,
+        follow: &Arc<Follow>,
+    ) -> SysResult<Self> {
+        Ok(Follower {
+            shared: shared.clone(),
+            follow: follow.clone(),
+            config: config.clone(),
+            settings: settings.clone(),
+            monitor: FibMonitor::new()?,
+            requests: Netlink::new()?,
+            ctx: shared.context(),
+            devices: HashMap::new(),
+            neighbours: HashMap::new(),
+            list_at: Some(0),
+            listed_at: 0,
+            retry_at: None,
+        })
+    }
+
+    /// Works until it is stopped.
+    pub(crate) fn run(mut self) {
+        while !self.follow.is_stopped() {
+            if let Err(error) = self.round() {
+                note(format_args!("the kernel's routes are not followed any more: {error}"));
+                break;
+            }
+        }
+        self.ctx.drain();
+    }
+
+    fn round(&mut self) -> SysResult<()> {
+        let now = self.shared.clock.now();
+        if self.follow.take_again() {
+            self.list_again();
+        }
+        if self.list_at.is_some_and(|at| at <= now) {
+            self.list_at = None;
+            self.list()?;
+        }
+        if !self.read()? {
+            self.sleep();
+        }
+        Ok(())
+    }
+
+    /// Plans the next list.
+    fn list_again(&mut self) {
+        let took = self.follow.stats.list_ns.load(Ordering::Relaxed);
+        let at = self.listed_at + LIST_PAUSE.max(LIST_SHARE * took);
+        self.list_at = Some(self.list_at.unwrap_or(at));
+    }
+
+    /// Takes note of what has been told, and publishes it. Whether there may be more.
+    fn read(&mut self) -> SysResult<bool> {
+        let mut events = Vec::new();
+        let mut more = true;
+        for _ in 0..BATCH {
+            more = self.monitor.next(|event| events.push(event))?;
+            if !more {
+                break;
+            }
+        }
+        self.follow.stats.overruns.store(self.monitor.overruns(), Ordering::Relaxed);
+        if !events.is_empty() {
+            let shared = self.shared.clone();
+            let mut rib = shared.routes.read();
+            let mut neighbours = Vec::new();
+            for event in events {
+                match event {
+                    FibEvent::ListAgain => self.list_again(),
+                    FibEvent::Neighbour(neighbour) => neighbours.push(neighbour),
+                    route => {
+                        self.count(|stats| &stats.events, 1);
+                        self.route(&mut rib, route);
+                    }
+                }
+            }
+            drop(rib);
+            neighbours.into_iter().for_each(|neighbour| self.neighbour(neighbour));
+            self.publish();
+        }
+        Ok(more)
+    }
+
+    /// Lists all there is, and compares.
+    fn list(&mut self) -> SysResult<()> {
+        let began = self.shared.clock.now();
+        self.find_devices()?;
+        let shared = self.shared.clone();
+        let mut fixed = HashMap::new();
+        for _ in 0..ATTEMPTS {
+            {
+                let mut rib = shared.routes.read();
+                rib.v4.begin_dump();
+                rib.v6.begin_dump();
+            }
+            for counter in [&self.follow.stats.other_interface, &self.follow.stats.unsupported] {
+                counter.store(0, Ordering::Relaxed);
+            }
+            fixed.clear();
+            let (devices, follower) = (&self.devices, (&self.settings, &*self.follow));
+            let whole = self.monitor.list(|event| match event {
+                FibEvent::Neighbour(KernelNeighbour { ifindex, ip, mac: Some(mac) }) => {
+                    fixed.extend(devices.get(&ifindex).map(|dev| ((*dev, ip), mac)));
+                }
+                FibEvent::Route(route, place) => {
+                    insert(&mut shared.routes.read(), follower, devices, &route, place, true);
+                }
+                _ => {}
+            })?;
+            if whole {
+                let mut rib = shared.routes.read();
+                rib.v4.sweep();
+                rib.v6.sweep();
+                break;
+            }
+            // What it has is so; what is gone is found the next time.
+            self.list_at = Some(self.shared.clock.now() + RETRY);
+        }
+        let stale = self.neighbours.keys().filter(|key| !fixed.contains_key(key));
+        let stale: Vec<_> = stale.copied().collect();
+        stale.into_iter().for_each(|key| self.fix(key, None));
+        fixed.into_iter().for_each(|(key, mac)| self.fix(key, Some(mac)));
+        self.count(|stats| &stats.lists, 1);
+        self.publish();
+        self.listed_at = self.shared.clock.now();
+        self.follow.stats.list_ns.store(self.listed_at - began, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Which device each interface is.
+    fn find_devices(&mut self) -> SysResult<()> {
+        self.devices.clear();
+        for device in &self.shared.devices {
+            let index = device.live.load().as_ref().map(|live| live.device.info().ifindex);
+            if let Some(index) = index.filter(|index| *index != 0) {
+                self.devices.insert(index, device.index);
+            }
+        }
+        // Of a VLAN that is softnet's the kernel may have one of the same name.
+        for link in self.requests.links()? {
+            let device = self.shared.devices.iter().find(|device| device.name == link.name);
+            if let Some(device) = device.filter(|device| device.live.load().is_some()) {
+                self.devices.entry(link.index).or_insert(device.index);
+            }
+        }
+        Ok(())
+    }
+
+    fn route(&mut self, rib: &mut Rib, event: FibEvent) {
+        let follower = (&self.settings, &*self.follow);
+        match event {
+            FibEvent::Route(route, place) => insert(rib, follower, &self.devices, &route, place, false),
+            FibEvent::RouteGone(route) => remove(rib, follower, &self.devices, &route),
+            _ => {}
+        }
+    }
+
+    fn neighbour(&mut self, KernelNeighbour { ifindex, ip, mac }: KernelNeighbour) {
+        if let Some(dev) = self.devices.get(&ifindex) {
+            self.fix((*dev, ip), mac);
+        }
+    }
+
+    /// Fixes a neighbour, or lets go of it.
+    fn fix(&mut self, (dev, ip): (u16, IpAddr), mac: Option<MacAddr>) {
+        let device = &self.shared.devices[usize::from(dev)].name;
+        let configured = self.config.neighbours.iter().any(|n| n.address == ip && n.dev == *device);
+        let before = match mac {
+            Some(mac) if self.settings.neighbours && !configured => self.neighbours.insert((dev, ip), mac),
+            Some(_) => return,
+            None => self.neighbours.remove(&(dev, ip)),
+        };
+        if before == mac && mac.is_some() && self.is_fixed(dev, ip) || before.is_none() && mac.is_none() {
+            return;
+        }
+        self.shared.slow_path(&mut self.ctx, |slow, ctx, view, out| match mac {
+            Some(mac) => slow.set_permanent(ctx, view, (dev, ip, mac), out),
+            None => slow.remove_permanent(ctx, view, (dev, ip), out),
+        });
+    }
+
+    /// Whether the neighbour is still fixed: it is not after its device was closed.
+    fn is_fixed(&self, dev: u16, ip: IpAddr) -> bool {
+        self.shared.control().slow.neighbours().is_permanent(dev, ip)
+    }
+
+    /// Publishes what was changed.
+    fn publish(&mut self) {
+        let began = std::time::Instant::now();
+        let mut pause = Duration::from_micros(50);
+        while began.elapsed() < PATIENCE && !self.is_ready() {
+            // Those that sleep have the tables of when they fell asleep.
+            self.shared.workers.iter().for_each(|worker| worker.waker.wake());
+            std::thread::sleep(pause);
+            pause *= 2;
+        }
+        let mut rib = self.shared.routes.read();
+        if !rib.v4.is_changed() && !rib.v6.is_changed() {
+            return;
+        }
+        match self.shared.publish_routes(&mut rib) {
+            Ok(()) => {
+                self.count(|stats| &stats.published, 1);
+                self.retry_at = None;
+            }
+            Err(error) => {
+                if self.retry_at.is_none() {
+                    note(format_args!("routes of the kernel are not in effect yet: {error}"));
+                }
+                self.retry_at = Some(self.shared.clock.now() + RETRY);
+            }
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        let rib = self.shared.routes.read();
+        rib.v4.is_ready() && rib.v6.is_ready()
+    }
+
+    fn count(&self, counter: impl Fn(&crate::stack::follow::FollowCounters) -> &AtomicU64, n: u64) {
+        counter(&self.follow.stats).fetch_add(n, Ordering::Relaxed);
+    }
+
+    fn sleep(&mut self) {
+        let waker = &self.follow.waker;
+        let announced = waker.sleeper.announce();
+        if self.follow.is_stopped() || self.follow.take_again() {
+            drop(announced);
+            return self.list_again();
+        }
+        let now = self.shared.clock.now();
+        let next = self.list_at.into_iter().chain(self.retry_at).min();
+        let timeout = next.map(|at| timespec(at.saturating_sub(now) + 100_000));
+        let mut fds = [
+            PollFd::from_borrowed_fd(waker.fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.monitor.fd(), PollFlags::IN),
+        ];
+        let _ = poll(&mut fds, timeout.as_ref());
+        let woken = !fds[0].revents().is_empty();
+        if announced.awake() || woken {
+            waker.clear();
+        }
+        if self.retry_at.is_some_and(|at| at <= self.shared.clock.now()) {
+            self.publish();
+        }
+    }
+}
+
+type Settings<'a> = (&'a FollowConfig, &'a Follow);
+
+/// The route as softnet has it; `None` if it is not followed. Without a path if it leads nowhere that softnet has.
+fn read(
+    (settings, _): Settings<'_>,
+    devices: &HashMap<u32, u16>,
+    route: &KernelRoute,
+) -> Option<(IpPrefix, Source, Option<Path>)> {
+    let table = settings.tables.iter().position(|table| *table == route.table)?;
+    let (addr, len) = route.to;
+    let of_link = match addr {
+        IpAddr::V4(addr) => addr.is_multicast(),
+        IpAddr::V6(addr) => is_link_local(addr) || addr.is_multicast(),
+    };
+    // Those of the link have no routes here.
+    let prefix: IpPrefix = Prefix::containing(addr, len).ok().filter(|_| !of_link || len == 0)?;
+    let hop = |hop: &KernelHop| {
+        let dev = *devices.get(&hop.ifindex)?;
+        Some((hop.gateway.map_or(Hop::connected(dev), |gateway| Hop::via(dev, gateway)), hop.weight))
+    };
+    let mut hops: Vec<(Hop, u16)> = route.hops.iter().filter_map(hop).collect();
+    let path = match route.kind {
+        _ if route.unsupported => None,
+        RouteKind::Blackhole => Some(Path::Hop(Hop::special(Kind::Blackhole))),
+        RouteKind::Unreachable => Some(Path::Hop(Hop::special(Kind::Unreachable))),
+        RouteKind::Prohibit => Some(Path::Hop(Hop::special(Kind::Prohibit))),
+        RouteKind::Unicast if hops.len() > 1 => Some(Path::Group(hops)),
+        RouteKind::Unicast => hops.pop().map(|(hop, _)| Path::Hop(hop)),
+    };
+    Some((prefix, Source::kernel(table), path))
+}
+
+fn insert(
+    rib: &mut Rib,
+    follower: Settings<'_>,
+    devices: &HashMap<u32, u16>,
+    kernel: &KernelRoute,
+    place: RoutePlace,
+    listed: bool,
+) {
+    let Some((prefix, source, path)) = read(follower, devices, kernel) else { return };
+    let Some(path) = path else {
+        let stats = &follower.1.stats;
+        let counter = if kernel.unsupported { &stats.unsupported } else { &stats.other_interface };
+        counter.fetch_add(1, Ordering::Relaxed);
+        if place == RoutePlace::Replace {
+            rib.remove(prefix, |metric, of, _| (metric, of) == (kernel.metric, source));
+        }
+        return;
+    };
+    let routed = kernel.hops.first().is_some_and(|hop| hop.gateway.is_some());
+    let place = match place {
+        // Of IPv6 all next hops are told whenever one comes, and those of one metric are one route.
+        _ if prefix.addr().is_ipv6() && routed && kernel.protocol != PROTOCOL_RA => Place::Replace,
+        RoutePlace::Replace => Place::Replace,
+        _ if listed || prefix.addr().is_ipv6() => Place::Last,
+        RoutePlace::First => Place::First,
+        RoutePlace::Last => Place::Last,
+    };
+    let KernelRoute { metric, protocol, .. } = *kernel;
+    rib.insert(&Route { prefix, path, metric, source, protocol }, place);
+}
+
+fn remove(rib: &mut Rib, follower: Settings<'_>, devices: &HashMap<u32, u16>, kernel: &KernelRoute) {
+    let Some((prefix, source, path)) = read(follower, devices, kernel) else { return };
+    let Some(path) = path else {
+        let stats = &follower.1.stats;
+        let counter = if kernel.unsupported { &stats.unsupported } else { &stats.other_interface };
+        let less = counter.load(Ordering::Relaxed).saturating_sub(1);
+        counter.store(less, Ordering::Relaxed);
+        return;
+    };
+    let alike = |metric: u32, of: Source| (metric, of) == (kernel.metric, source);
+    if rib.remove(prefix, |metric, of, has| alike(metric, of) && *has == path) {
+        return;
+    }
+    // Of IPv6 one next hop may go, and the others stay.
+    let Path::Hop(gone) = path else { return };
+    rib.replace_path(prefix, |metric, of, has| match has {
+        Path::Group(members) if alike(metric, of) && members.iter().any(|(hop, _)| *hop == gone) => {
+            let mut left: Vec<_> = members.iter().filter(|(hop, _)| *hop != gone).copied().collect();
+            match left.len() {
+                0 | 1 => left.pop().map(|(hop, _)| Path::Hop(hop)),
+                _ => Some(Path::Group(left)),
+            }
+        }
+        _ => None,
+    });
+}

@@ -1,0 +1,70 @@
+//! What the thread that follows the kernel's routes shares with others: how it is asked to list them again, how it is
+//! ended, and what it counts.
+//!
+//! Made with the stack, if [`StackConfig::follow`](crate::config::StackConfig::follow) is set; the thread itself is
+//! [`Follower`](crate::assembly::Follower). Any thread may use it.
+
+use std::io;
+
+use softnet_core::sync::{AtomicBool, AtomicU64, Ordering};
+
+use crate::util::Waker;
+
+/// See the [module](self).
+pub(crate) struct Follow {
+    /// Wakes the thread.
+    pub waker: Waker,
+    again: AtomicBool,
+    stop: AtomicBool,
+    /// What it counts.
+    pub stats: FollowCounters,
+}
+
+/// Counters, written by the thread that follows.
+#[derive(Default)]
+pub(crate) struct FollowCounters {
+    /// Changes of routes that it was told.
+    pub events: AtomicU64,
+    /// Times that it listed all routes.
+    pub lists: AtomicU64,
+    /// Times that the kernel dropped notifications.
+    pub overruns: AtomicU64,
+    /// Routes whose interface softnet has not taken.
+    pub other_interface: AtomicU64,
+    /// Routes with something that softnet does not do.
+    pub unsupported: AtomicU64,
+    /// Batches of changes that were published.
+    pub published: AtomicU64,
+    /// ns that the last list took.
+    pub list_ns: AtomicU64,
+}
+
+impl Follow {
+    pub(crate) fn new() -> io::Result<Self> {
+        let waker = Waker::new()?;
+        let (again, stop) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ok(Follow { waker, again, stop, stats: FollowCounters::default() })
+    }
+
+    /// Has all routes listed again: what an interface means to softnet is another thing than before.
+    pub(crate) fn list_again(&self) {
+        self.again.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+
+    /// Whether that was asked for since the last time.
+    pub(crate) fn take_again(&self) -> bool {
+        self.again.swap(false, Ordering::AcqRel)
+    }
+
+    /// Ends the thread.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+
+    /// Whether it is to end.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+}

@@ -1,0 +1,435 @@
+//! The routes: all that there are, from whichever source, and which of them packets follow. What a FIB is built from, how it is
+//! kept up to date, and what is shown.
+//!
+//! Behind a lock of the stack's ([`Routes`](super::routes::Routes)), for the control side. A prefix may have several routes: own
+//! addresses go first, then lower metrics, then what is configured before what the kernel has. A route that no packet
+//! can leave by gives way to the next one.
+//!
+//! Invariant: what was published is what [`best`](RibOf::best) says, but for changes that are [pending](RibOf::is_changed).
+
+mod buckets;
+mod paths;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use softnet_core::ip::fib_twins::{Change, FibTwins};
+use softnet_core::ip::iface::Iface;
+use softnet_core::ip::tables::Routing;
+use softnet_core::ip::{Family, FibError, IpPrefix, LongestMatch, Prefix};
+use softnet_dev::hugepage::HugePages;
+
+use paths::Paths;
+pub(crate) use paths::{Hop, Path};
+
+/// Where a route is from: what is lower goes first at the same metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Source(pub u8);
+
+impl Source {
+    /// Own addresses and their networks.
+    pub(crate) const OWN: Source = Source(0);
+    /// The configuration.
+    pub(crate) const STATIC: Source = Source(1);
+
+    /// The kernel's tables that are followed, in their order.
+    pub(crate) fn kernel(table: usize) -> Source {
+        Source(2 + table.min(200) as u8)
+    }
+
+    /// Whether it is one of the kernel's.
+    pub(crate) fn is_kernel(self) -> bool {
+        self >= Source::kernel(0)
+    }
+}
+
+/// A route without its prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    path: u32,
+    metric: u32,
+    source: Source,
+    /// The kernel's number of what made it.
+    protocol: u8,
+    /// The dump that it was seen in last.
+    seen: u8,
+}
+
+/// The routes of a prefix, in the order in which they are used. Nearly all have one.
+#[derive(Debug)]
+enum Entries {
+    One(Entry),
+    Many(Box<Vec<Entry>>),
+}
+
+const _: () = assert!(size_of::<Entries>() == 16);
+
+impl Entries {
+    fn all(&self) -> &[Entry] {
+        match self {
+            Entries::One(entry) => std::slice::from_ref(entry),
+            Entries::Many(all) => all,
+        }
+    }
+
+    fn of(mut all: Vec<Entry>) -> Option<Entries> {
+        match all.len() {
+            0 => None,
+            1 => all.pop().map(Entries::One),
+            _ => Some(Entries::Many(Box::new(all))),
+        }
+    }
+}
+
+/// How a route stands to others of its prefix, source and metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// In the place of the first one.
+    Replace,
+    /// Before them.
+    First,
+    /// Behind them.
+    Last,
+}
+
+/// A route.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Route<P = IpPrefix> {
+    /// Destinations.
+    pub prefix: P,
+    /// What becomes of them.
+    pub path: Path,
+    /// Lower ones go first.
+    pub metric: u32,
+    /// Where it is from.
+    pub source: Source,
+    /// The kernel's number of what made it (`rtm_protocol`), 0 if it is not the kernel's.
+    pub protocol: u8,
+}
+
+/// The routes of one family.
+pub(crate) struct RibOf<A: Family> {
+    table: BTreeMap<Prefix<A>, Entries>,
+    routes: usize,
+    paths: Paths,
+    /// `None` until the FIB was first built.
+    twins: Option<FibTwins<A>>,
+    changes: Vec<Change<A>>,
+    /// Number of the dump that is read, or was last.
+    dump: u8,
+    /// Routes that had no room in the FIB.
+    refused: u64,
+}
+
+impl<A: Family> Default for RibOf<A> {
+    fn default() -> Self {
+        RibOf {
+            table: BTreeMap::new(),
+            routes: 0,
+            paths: Paths::default(),
+            twins: None,
+            changes: Vec::new(),
+            dump: 0,
+            refused: 0,
+        }
+    }
+}
+
+impl<A: Family> RibOf<A> {
+    /// Adds a route. One that is there already, path included, is not added again; see [`Place`] for others.
+    pub(crate) fn insert(&mut self, route: &Route<Prefix<A>>, place: Place) {
+        let Route { prefix, metric, source, protocol, .. } = *route;
+        let before = self.best(prefix);
+        let mut all = self.table.remove(&prefix).map_or_else(Vec::new, |entries| entries.all().to_vec());
+        let alike = |entry: &Entry| (entry.metric, entry.source) == (metric, source);
+        let like = all.iter().find(|entry| alike(entry)).map(|entry| entry.path);
+        let path = self.paths.acquire(&route.path, like);
+        let entry = Entry { path, metric, source, protocol, seen: self.dump };
+        let same = all.iter().position(|other| alike(other) && other.path == path);
+        let first = all.iter().position(alike);
+        match (same, place, first) {
+            // In its place as well: one that is told again is no other one.
+            (Some(at), _, _) => {
+                all[at] = entry;
+                self.paths.release(path);
+            }
+            (None, Place::Replace, Some(at)) => {
+                let old = std::mem::replace(&mut all[at], entry);
+                self.paths.release(old.path);
+            }
+            _ => {
+                let key = |entry: &Entry| (entry.source != Source::OWN, entry.metric, entry.source);
+                let at = match place {
+                    Place::First => all.partition_point(|other| key(other) < key(&entry)),
+                    _ => all.partition_point(|other| key(other) <= key(&entry)),
+                };
+                all.insert(at, entry);
+                self.routes += 1;
+            }
+        }
+        if let Some(entries) = Entries::of(all) {
+            self.table.insert(prefix, entries);
+        }
+        self.changed(prefix, before);
+    }
+
+    /// Takes away the first route of `prefix` for which `is` holds. Whether there was one.
+    pub(crate) fn remove(&mut self, prefix: Prefix<A>, is: impl Fn(u32, Source, &Path) -> bool) -> bool {
+        let Some(entries) = self.table.get(&prefix) else { return false };
+        let of = |entry: &Entry| is(entry.metric, entry.source, &self.paths.get(entry.path));
+        let Some(at) = entries.all().iter().position(of) else { return false };
+        let before = self.best(prefix);
+        let mut all = entries.all().to_vec();
+        let gone = all.remove(at);
+        match Entries::of(all) {
+            Some(entries) => drop(self.table.insert(prefix, entries)),
+            None => drop(self.table.remove(&prefix)),
+        }
+        self.routes -= 1;
+        self.changed(prefix, before);
+        self.paths.release(gone.path);
+        true
+    }
+
+    /// Has the first route of `prefix` for which `to` says a path lead there.
+    pub(crate) fn replace_path(
+        &mut self,
+        prefix: Prefix<A>,
+        to: impl Fn(u32, Source, &Path) -> Option<Path>,
+    ) {
+        let Some(entries) = self.table.get(&prefix) else { return };
+        let before = self.best(prefix);
+        let mut all = entries.all().to_vec();
+        let of = |entry: &Entry| to(entry.metric, entry.source, &self.paths.get(entry.path));
+        let Some((at, path)) = all.iter().enumerate().find_map(|(at, entry)| Some((at, of(entry)?))) else {
+            return;
+        };
+        let old = all[at].path;
+        all[at].path = self.paths.acquire(&path, Some(old));
+        if let Some(entries) = Entries::of(all) {
+            self.table.insert(prefix, entries);
+        }
+        self.changed(prefix, before);
+        self.paths.release(old);
+    }
+
+    /// A dump begins: what is inserted from now on is seen in it.
+    pub(crate) fn begin_dump(&mut self) {
+        self.dump = self.dump.wrapping_add(1);
+    }
+
+    /// The dump is complete: takes away the kernel's routes that were not seen.
+    pub(crate) fn sweep(&mut self) {
+        let dump = self.dump;
+        let gone = |entry: &Entry| entry.source.is_kernel() && entry.seen != dump;
+        let stale: Vec<Prefix<A>> = self
+            .table
+            .iter()
+            .filter(|(_, entries)| entries.all().iter().any(gone))
+            .map(|(prefix, _)| *prefix)
+            .collect();
+        for prefix in stale {
+            let before = self.best(prefix);
+            let Some(entries) = self.table.remove(&prefix) else { continue };
+            let (old, kept): (Vec<Entry>, Vec<Entry>) = entries.all().iter().partition(|entry| gone(entry));
+            if let Some(entries) = Entries::of(kept) {
+                self.table.insert(prefix, entries);
+            }
+            self.routes -= old.len();
+            self.changed(prefix, before);
+            old.iter().for_each(|entry| self.paths.release(entry.path));
+        }
+    }
+
+    /// The path that packets to `prefix` follow by its own routes.
+    fn best(&self, prefix: Prefix<A>) -> Option<u32> {
+        self.table.get(&prefix).map(|entries| self.first_usable(entries))
+    }
+
+    fn first_usable(&self, entries: &Entries) -> u32 {
+        let all = entries.all();
+        let usable = all.iter().find(|entry| self.paths.is_usable(entry.path));
+        // If none can be used, packets are dropped by the first, as its device says.
+        usable.or(all.first()).map_or(0, |entry| entry.path)
+    }
+
+    /// Notes a change of the FIB, if the best route of `prefix` is another one than before.
+    fn changed(&mut self, prefix: Prefix<A>, before: Option<u32>) {
+        let now = self.best(prefix);
+        if self.twins.is_none() || now == before {
+            return;
+        }
+        let (of_len, nexthop) = match now {
+            Some(path) => (prefix.len(), path),
+            None => self.cover(prefix).map_or((0, 0), |(cover, path)| (cover.len(), path)),
+        };
+        self.changes.push(Change { prefix, of_len, nexthop });
+    }
+
+    /// The longest prefix that `prefix` is in, itself aside, and its path.
+    fn cover(&self, prefix: Prefix<A>) -> Option<(Prefix<A>, u32)> {
+        let mut len = prefix.len().checked_sub(1)?;
+        loop {
+            let bound = Prefix::containing(prefix.addr(), len).ok()?;
+            let (other, entries) = self.table.range(..=bound).next_back()?;
+            if other.contains(prefix.addr()) {
+                return Some((*other, self.first_usable(entries)));
+            }
+            // Whatever covers both is not longer than what they have in common.
+            let differ = other.addr().bits() ^ prefix.addr().bits();
+            len = (differ.leading_zeros() as u8).wrapping_sub(128 - prefix.addr().width());
+        }
+    }
+
+    /// A device is there, or not any more.
+    pub(crate) fn set_open(&mut self, dev: u16, open: bool) {
+        let several = |(prefix, entries): (&Prefix<A>, &Entries)| {
+            matches!(entries, Entries::Many(_)).then(|| (*prefix, self.first_usable(entries)))
+        };
+        let before: Vec<_> = self.table.iter().filter_map(several).collect();
+        if self.paths.set_open(dev, open) {
+            before.into_iter().for_each(|(prefix, path)| self.changed(prefix, Some(path)));
+        }
+    }
+
+    /// Builds the FIB of all routes there are, for a stack that starts.
+    pub(crate) fn build(&mut self, routing: &mut Routing<A>) -> Result<(), FibError> {
+        let all = self.table.iter().map(|(prefix, entries)| (*prefix, self.first_usable(entries)));
+        let fib = Arc::new(A::Fib::build_in(&all.collect::<Vec<_>>(), &HugePages)?);
+        routing.fib = fib.clone();
+        self.paths.publish(routing, &[]);
+        self.twins = Some(FibTwins::new(fib));
+        Ok(())
+    }
+
+    /// Whether anything is to be published.
+    pub(crate) fn is_changed(&self) -> bool {
+        !self.changes.is_empty() || self.paths.is_changed()
+    }
+
+    /// Whether that costs no copy of the FIB.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.changes.is_empty() || self.twins.as_ref().is_some_and(FibTwins::is_ready)
+    }
+
+    /// A FIB with all changes; `None` if it is the published one. On an error all of them are still to be made.
+    pub(crate) fn next_fib(&mut self) -> Result<Option<Arc<A::Fib>>, FibError> {
+        let Some(twins) = self.twins.as_mut().filter(|_| !self.changes.is_empty()) else { return Ok(None) };
+        let mut refused = 0;
+        let fib = twins.apply(self.changes.clone(), &HugePages, |_, _| refused += 1)?;
+        self.changes.clear();
+        self.refused += refused;
+        Ok(Some(fib))
+    }
+
+    /// Brings next hops up to date. Returns gateways that are new.
+    pub(crate) fn publish(
+        &mut self,
+        routing: &mut Routing<A>,
+        ifaces: &[Option<Iface>],
+    ) -> Vec<(u16, IpAddr)> {
+        self.paths.publish(routing, ifaces)
+    }
+
+    /// Up to `n` prefixes behind `after`, each with its routes and which one is used.
+    pub(crate) fn rows(&self, after: Option<Prefix<A>>, n: usize) -> Vec<(Route<Prefix<A>>, bool)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let range = self.table.range((from, Bound::Unbounded)).take(n);
+        range.flat_map(|(prefix, entries)| self.rows_of(*prefix, entries)).collect()
+    }
+
+    /// The routes of the longest prefix that `addr` is in.
+    #[cfg(test)]
+    pub(crate) fn lookup(&self, addr: A) -> Vec<(Route<Prefix<A>>, bool)> {
+        let host = Prefix::host(addr);
+        let prefix = match self.table.contains_key(&host) {
+            true => Some(host),
+            false => self.cover(host).map(|(prefix, _)| prefix),
+        };
+        prefix.and_then(|prefix| Some(self.rows_of(prefix, self.table.get(&prefix)?))).unwrap_or_default()
+    }
+
+    fn rows_of(&self, prefix: Prefix<A>, entries: &Entries) -> Vec<(Route<Prefix<A>>, bool)> {
+        let used = self.first_usable(entries);
+        let mut taken = false;
+        let row = |entry: &Entry| {
+            let path = self.paths.get(entry.path);
+            let Entry { metric, source, protocol, .. } = *entry;
+            let is_used = !taken && entry.path == used;
+            taken |= is_used;
+            (Route { prefix, path, metric, source, protocol }, is_used)
+        };
+        entries.all().iter().map(row).collect()
+    }
+}
+
+/// The routes of both families.
+#[derive(Default)]
+pub(crate) struct Rib {
+    /// Those of IPv4.
+    pub v4: RibOf<Ipv4Addr>,
+    /// Those of IPv6.
+    pub v6: RibOf<Ipv6Addr>,
+}
+
+impl Rib {
+    /// As [`RibOf::insert`].
+    pub(crate) fn insert(&mut self, route: &Route, place: Place) {
+        let Route { path, metric, source, protocol, .. } = route.clone();
+        match (route.prefix.of(), route.prefix.of()) {
+            (Some(prefix), _) => self.v4.insert(&Route { prefix, path, metric, source, protocol }, place),
+            (_, Some(prefix)) => self.v6.insert(&Route { prefix, path, metric, source, protocol }, place),
+            _ => {}
+        }
+    }
+
+    /// As [`RibOf::remove`].
+    pub(crate) fn remove(&mut self, prefix: IpPrefix, is: impl Fn(u32, Source, &Path) -> bool) -> bool {
+        match (prefix.of(), prefix.of()) {
+            (Some(prefix), _) => self.v4.remove(prefix, is),
+            (_, Some(prefix)) => self.v6.remove(prefix, is),
+            _ => false,
+        }
+    }
+
+    /// As [`RibOf::replace_path`].
+    pub(crate) fn replace_path(&mut self, prefix: IpPrefix, to: impl Fn(u32, Source, &Path) -> Option<Path>) {
+        match (prefix.of(), prefix.of()) {
+            (Some(prefix), _) => self.v4.replace_path(prefix, to),
+            (_, Some(prefix)) => self.v6.replace_path(prefix, to),
+            _ => {}
+        }
+    }
+
+    /// As [`RibOf::set_open`].
+    pub(crate) fn set_open(&mut self, dev: u16, open: bool) {
+        self.v4.set_open(dev, open);
+        self.v6.set_open(dev, open);
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.v4.routes + self.v6.routes
+    }
+
+    /// The gateways, by device and address.
+    pub(crate) fn gateways(&self) -> impl Iterator<Item = (u16, IpAddr)> {
+        self.v4.paths.gateways().chain(self.v6.paths.gateways())
+    }
+
+    /// Times that a FIB was copied as a whole, and routes that had no room in one.
+    pub(crate) fn fib_counters(&self) -> [u64; 2] {
+        let copies = self.v4.twins.as_ref().map_or(0, FibTwins::copies);
+        let copies = copies + self.v6.twins.as_ref().map_or(0, FibTwins::copies);
+        [copies, self.v4.refused + self.v6.refused]
+    }
+
+    /// Bytes of the FIBs.
+    pub(crate) fn fib_bytes(&self) -> usize {
+        self.v4.twins.as_ref().map_or(0, FibTwins::bytes) + self.v6.twins.as_ref().map_or(0, FibTwins::bytes)
+    }
+}

@@ -1,0 +1,366 @@
+//! softnet follows the routes of the middle's kernel: what is there at the end is what `ip` says, and packets go by it.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use serde_json::Value;
+use softnet::config::{Config, FollowConfig};
+use softnet_dev::netns::NetNs;
+
+use super::hosts::ask;
+use super::world::{World, host, host6, interface, until};
+
+/// Runs `ip` with these arguments in `ns`.
+fn ip(ns: &NetNs, args: &str) -> String {
+    let run = || Command::new("ip").args(args.split(' ')).output().unwrap();
+    let output = ns.run(run).unwrap();
+    assert!(output.status.success(), "ip {args}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The same for many lines at once.
+fn batch(ns: &NetNs, lines: impl Iterator<Item = String> + Send) {
+    let run = || {
+        let mut child =
+            Command::new("ip").args(["-force", "-batch", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        lines.for_each(|line| writeln!(stdin, "{line}").unwrap());
+        drop(stdin);
+        assert!(child.wait().unwrap().success());
+    };
+    ns.run(run).unwrap();
+}
+
+/// A route in words: prefix, metric, and what it leads to.
+type Words = (String, u64, String);
+
+fn words(prefix: String, metric: u64, mut hops: Vec<String>) -> Words {
+    hops.sort();
+    (prefix, metric, hops.join(" "))
+}
+
+/// The routes of the kernel's main table that lead to a device or nowhere.
+fn of_the_kernel(ns: &NetNs) -> BTreeSet<Words> {
+    let mut all = BTreeSet::new();
+    for family in ["-4", "-6"] {
+        let rows: Value =
+            serde_json::from_str(&ip(ns, &format!("{family} -j -d route show table main"))).unwrap();
+        for row in rows.as_array().unwrap() {
+            let text = |row: &Value, key: &str| row[key].as_str().unwrap_or_default().to_owned();
+            let any = if family == "-4" { "0.0.0.0/0" } else { "::/0" };
+            let prefix = match text(row, "dst") {
+                all if all == "default" => any.into(),
+                net if net.contains('/') => net,
+                host if family == "-4" => format!("{host}/32"),
+                host => format!("{host}/128"),
+            };
+            if prefix.starts_with("fe80:") {
+                continue;
+            }
+            let kind = text(row, "type");
+            let hop = |row: &Value| {
+                let weight = row["weight"].as_u64().unwrap_or(1);
+                format!("{}@{}*{weight}", text(row, "gateway"), text(row, "dev"))
+            };
+            let hops = match (kind.as_str(), row["nexthops"].as_array()) {
+                ("" | "unicast", Some(hops)) => hops.iter().map(hop).collect(),
+                ("" | "unicast", None) => vec![hop(row)],
+                (kind, _) => vec![kind.to_owned()],
+            };
+            all.insert(words(prefix, row["metric"].as_u64().unwrap_or(0), hops));
+        }
+    }
+    all
+}
+
+/// The kernel's routes as softnet has them.
+fn followed(world: &World) -> BTreeSet<Words> {
+    let rows = world.view().routes().into_iter().filter(|row| row.source == "kernel");
+    rows.map(|row| {
+        let gateway = |via: Option<IpAddr>| via.map_or_else(String::new, |via| via.to_string());
+        let mut hops: Vec<_> =
+            row.hops.iter().map(|hop| format!("{}@{}*{}", gateway(hop.via), hop.dev, hop.weight)).collect();
+        if let Some(dev) = &row.dev {
+            hops.push(format!("{}@{dev}*1", gateway(row.via)));
+        }
+        if hops.is_empty() {
+            hops.push(row.kind);
+        }
+        words(row.prefix, row.metric.into(), hops)
+    })
+    .collect()
+}
+
+/// Waits until both say the same.
+fn assert_equal(world: &World) {
+    let mut last = (BTreeSet::new(), BTreeSet::new());
+    let equal = || {
+        last = (of_the_kernel(&world.middle), followed(world));
+        last.0 == last.1
+    };
+    let give_up = std::time::Instant::now() + Duration::from_secs(60);
+    let mut equal = equal;
+    while !equal() {
+        if std::time::Instant::now() > give_up {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(equal);
+    let differ: Vec<_> = last.0.symmetric_difference(&last.1).take(10).collect();
+    assert!(differ.is_empty(), "{differ:?} of {} and {}", last.0.len(), last.1.len());
+}
+
+fn follows(config: Config) -> Config {
+    config.with(|config| config.stack.follow = Some(FollowConfig::default()))
+}
+
+/// An address more of a host, from which it sends UDP datagrams back.
+struct Given {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Given {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Gives host `i` another address.
+fn give(world: &World, i: usize, address: &str) -> Given {
+    ip(&world.hosts[i], "link set lo up");
+    ip(
+        &world.hosts[i],
+        &format!("addr add {address} dev lo{}", if address.contains(':') { " nodad" } else { "" }),
+    );
+    let own: IpAddr = address.split('/').next().unwrap().parse().unwrap();
+    let socket = world.hosts[i].run(|| UdpSocket::bind((own, 7)).unwrap()).unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = stop.clone();
+    let thread = std::thread::spawn(move || {
+        let mut buffer = [0; 2048];
+        while !stopped.load(Ordering::Relaxed) {
+            // What cannot be received or answered now is asked again.
+            if let Ok((n, from)) = socket.recv_from(&mut buffer) {
+                let _ = socket.send_to(&buffer[..n], from);
+            }
+        }
+    });
+    Given { stop, thread: Some(thread) }
+}
+
+fn reaches(world: &World, from: usize, to: &str) -> bool {
+    let to: IpAddr = to.parse().unwrap();
+    world.hosts[from].run(|| ask(to, b"which way?")).unwrap()
+}
+
+/// Routes, in every way that they can be said, of both families; some of them from before softnet started.
+#[test]
+fn routes_are_the_kernels() {
+    let Some(mut world) = World::dual(3) else { return };
+    let all = [(1, "192.0.2.1/32"), (2, "192.0.2.1/32"), (1, "2001:db8:7::1/128"), (2, "198.51.100.1/32")];
+    let given = all.map(|(i, address)| give(&world, i, address));
+    let via = |i: usize| format!("via {} dev {}", host(i), interface(i));
+    ip(&world.middle, &format!("route add 192.0.2.0/24 {}", via(1)));
+    world.start_with(follows(world.config_dual()));
+    let until_reached = |to: &str| until(&format!("an echo of {to}"), || reaches(&world, 0, to));
+    until_reached("192.0.2.1");
+    assert_equal(&world);
+
+    ip(&world.middle, &format!("route add 2001:db8:7::/48 via {} dev {}", host6(1), interface(1)));
+    ip(&world.middle, &format!("route replace 198.51.100.0/24 {}", via(2)));
+    ["2001:db8:7::1", "198.51.100.1"].into_iter().for_each(until_reached);
+    assert_equal(&world);
+
+    // A lower metric takes over, and gives back.
+    ip(&world.middle, "route add blackhole 198.51.100.0/24 metric 5");
+    ip(&world.middle, &format!("route replace 198.51.100.0/24 {} metric 10", via(2)));
+    ip(&world.middle, &format!("route del 198.51.100.0/24 {} metric 0", via(2)));
+    assert_equal(&world);
+    until("what is for the black hole goes there", || !reaches(&world, 0, "198.51.100.1"));
+    assert!(world.view().drops().iter().any(|row| row.reason == "ip_blackhole"));
+    ip(&world.middle, "route del blackhole 198.51.100.0/24 metric 5");
+    until_reached("198.51.100.1");
+    assert_equal(&world);
+
+    // Several next hops, whole or in part, and what has none.
+    let middle = &world.middle;
+    let both = format!("nexthop {} weight 1 nexthop {} weight 3", via(1), via(2));
+    ip(middle, &format!("route replace 192.0.2.0/24 {both}"));
+    let via6 = |i: usize| format!("nexthop via {} dev {}", host6(i), interface(i));
+    ip(middle, &format!("-6 route add 2001:db8:8::/48 {} {}", via6(1), via6(2)));
+    ip(middle, &format!("-6 route append 2001:db8:8::/48 via {} dev {}", host6(0), interface(0)));
+    ip(middle, "route add unreachable 203.0.113.0/24");
+    ip(middle, "route add prohibit 203.0.113.0/25");
+    ip(middle, &format!("route append 192.0.2.0/24 {}", via(0)));
+    ip(middle, &format!("route prepend 192.0.2.0/24 {}", via(1)));
+    until_reached("192.0.2.1");
+    assert_equal(&world);
+    ip(middle, &format!("route del 192.0.2.0/24 {}", via(1)));
+    ip(middle, &format!("-6 route del 2001:db8:8::/48 via {} dev {}", host6(1), interface(1)));
+    until_reached("192.0.2.1");
+    assert_equal(&world);
+    // All of many flows arrive, by whichever of both.
+    for _ in 0..32 {
+        until_reached("192.0.2.1");
+    }
+
+    // Next-hop objects: a route says no more than a number, and follows when that is changed.
+    ip(middle, &format!("nexthop add id 1 {}", via(1)));
+    ip(middle, &format!("nexthop add id 2 {}", via(2)));
+    ip(middle, "nexthop add id 9 group 1/2");
+    ip(middle, "route replace 192.0.2.0/24 nhid 9");
+    assert_equal(&world);
+    ip(middle, &format!("nexthop replace id 2 {}", via(0)));
+    assert_equal(&world);
+    ip(middle, "nexthop del id 9");
+    assert_equal(&world);
+
+    // A fixed neighbour, of an address that nobody answers for.
+    let silent = Ipv4Addr::new(10, 1, 0, 77);
+    ip(
+        &world.middle,
+        &format!("neigh replace {silent} lladdr 02:00:00:00:00:07 dev {} nud permanent", interface(1)),
+    );
+    let state = || world.view().neighbours().into_iter().find(|row| row.ip == silent).map(|row| row.state);
+    until("a fixed neighbour", || state().as_deref() == Some("permanent"));
+    ip(&world.middle, &format!("neigh del {silent} dev {}", interface(1)));
+    until("it is let go", || state().as_deref() != Some("permanent"));
+    drop(given);
+    world.end();
+}
+
+/// A link that goes down takes routes with it that the kernel does not tell of; and what is by an interface that softnet has not
+/// taken is counted.
+#[test]
+fn what_the_kernel_does_not_tell_is_found_out() {
+    let Some(mut world) = World::new(3) else { return };
+    ip(&world.middle, "link add other type veth peer name another");
+    ip(&world.middle, "link set other up");
+    ip(&world.middle, "link set another up");
+    ip(&world.middle, "route add 203.0.113.0/24 dev other");
+    world.start_with(follows(world.config()));
+    ip(&world.middle, &format!("route add 192.0.2.0/24 via {} dev {}", host(2), interface(2)));
+    until("both routes", || followed(&world).iter().any(|(to, _, _)| to == "192.0.2.0/24"));
+    assert_eq!(world.view().stats().follow.unwrap().other_interface, 1);
+    ip(&world.middle, "link del other");
+    assert_equal(&world);
+    until("none is counted", || world.view().stats().follow.unwrap().other_interface == 0);
+
+    ip(&world.middle, &format!("link set {} down", interface(2)));
+    assert_equal(&world);
+    assert!(!followed(&world).iter().any(|(to, _, _)| to == "192.0.2.0/24"));
+    world.unplug(2);
+    assert_equal(&world);
+    world.plug(2);
+    ip(&world.middle, &format!("route add 192.0.2.0/24 via {} dev {}", host(2), interface(2)));
+    assert_equal(&world);
+    world.end();
+}
+
+/// Ten thousand routes come and go while packets pass by one that stays, more of them than the kernel's buffer for
+/// notifications holds.
+#[test]
+fn no_packet_is_lost_by_a_route_that_stays() {
+    let Some(mut world) = World::new(2) else { return };
+    let given = give(&world, 1, "192.0.2.1/32");
+    world.start_with(follows(world.config()));
+    let via = format!("via {} dev {}", host(1), interface(1));
+    ip(&world.middle, &format!("route add 192.0.2.0/24 {via}"));
+    until("an echo", || reaches(&world, 0, "192.0.2.1"));
+
+    const ROUTES: u32 = 10_000;
+    let done = AtomicBool::new(false);
+    let (asked, answered) = std::thread::scope(|scope| {
+        let traffic = scope.spawn(|| {
+            let socket = world.hosts[0].run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
+            socket.connect("192.0.2.1:7").unwrap();
+            socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            let (mut asked, mut answered) = (0u32, 0);
+            while !done.load(Ordering::Relaxed) {
+                socket.send(&asked.to_ne_bytes()).unwrap();
+                let mut buffer = [0; 8];
+                // What is lost is not asked for again.
+                answered +=
+                    u32::from(socket.recv(&mut buffer).is_ok_and(|n| buffer[..n] == asked.to_ne_bytes()));
+                asked += 1;
+            }
+            (asked, answered)
+        });
+        let prefix = |i: u32| format!("100.{}.{}.0/24", 64 + i / 256 % 64, i % 256);
+        for word in ["add", "replace", "del", "add"] {
+            let metric = if word == "replace" { "mtu 1400" } else { "" };
+            batch(&world.middle, (0..ROUTES).map(|i| format!("route {word} {} {via} {metric}", prefix(i))));
+            // Those that were there before, too.
+            batch(&world.middle, [format!("route replace 192.0.2.0/24 {via}")].into_iter());
+        }
+        done.store(true, Ordering::Relaxed);
+        traffic.join().unwrap()
+    });
+    assert!(asked > 100, "{asked}");
+    assert_eq!(asked, answered, "{:?}", world.view().drops());
+    assert_equal(&world);
+    let stats = world.view().stats();
+    assert!(stats.routes > u64::from(ROUTES), "{stats:?}");
+    assert_eq!(stats.follow.unwrap().fib_refused, 0);
+    drop(given);
+    world.end();
+}
+
+/// bird, if it is there: a router beside softnet, on the same interfaces, and one behind it, which speak OSPF. What bird in the
+/// middle puts into the kernel's table softnet forwards by.
+#[test]
+fn a_routing_daemon_beside_softnet_works() {
+    let Some(mut world) = World::new(2) else { return };
+    if Command::new("bird").arg("--version").output().is_err() {
+        eprintln!("skipped: bird is not installed");
+        return;
+    }
+    let given = give(&world, 1, "192.0.2.1/32");
+    world.start_with(follows(world.config()));
+    let directory = tempfile::tempdir().unwrap();
+    let start = |ns: &NetNs, name: &str, id: Ipv4Addr, interface: &str, stub: &str| {
+        let (conf, socket) =
+            (directory.path().join(format!("{name}.conf")), directory.path().join(format!("{name}.ctl")));
+        let text = format!(
+            "router id {id};\nprotocol device {{ scan time 1; }}\nprotocol direct {{ ipv4; interface \"lo\"; }}\n\
+             protocol kernel {{ ipv4 {{ export all; import none; }}; }}\nprotocol ospf v2 {{ ipv4 {{ import all; export all; }};\n\
+             area 0 {{ interface \"{interface}\" {{ hello 1; dead 4; type ptp; }}; {stub} }}; }}\n"
+        );
+        std::fs::write(&conf, text).unwrap();
+        ns.run(|| Command::new("bird").arg("-f").arg("-c").arg(&conf).arg("-s").arg(&socket).spawn().unwrap())
+            .unwrap()
+    };
+    let mut birds = [
+        start(&world.middle, "middle", Ipv4Addr::new(10, 1, 0, 3), &interface(1), ""),
+        start(&world.hosts[1], "behind", host(1), "eth0", ""),
+    ];
+    let arrived = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        until("an echo by a route that OSPF brought", || reaches(&world, 0, "192.0.2.1"));
+        assert_equal(&world);
+        // A network more, and one less.
+        let _second = give(&world, 1, "192.0.2.2/32");
+        until("an echo by another one", || reaches(&world, 0, "192.0.2.2"));
+        ip(&world.hosts[1], "addr del 192.0.2.1/32 dev lo");
+        until("it is gone", || !followed(&world).iter().any(|(to, _, _)| to == "192.0.2.1/32"));
+        assert_equal(&world);
+    }));
+    for bird in &mut birds {
+        bird.kill().unwrap();
+        bird.wait().unwrap();
+    }
+    arrived.unwrap();
+    drop(given);
+    world.end();
+}
