@@ -24,6 +24,7 @@ use softnet_core::stack::slow::{SlowHost, SlowPathState};
 use softnet_core::stack::sockets::SocketHost;
 use softnet_core::steer::TxChoice;
 use softnet_core::sync::AtomicUsize;
+use softnet_core::tap::Taps;
 
 use super::{CacheShare, SlowLock, SocketTable};
 use crate::config::StackConfig;
@@ -69,6 +70,8 @@ pub struct StackInner {
     pub conntrack: Option<Arc<Conntrack>>,
     /// Their mappings, if addresses are translated.
     pub nat: Option<Arc<NatState>>,
+    /// Captures.
+    pub(crate) taps: Arc<Taps>,
     contexts: Mutex<Vec<Arc<ContextStats>>>,
     threads: Mutex<Vec<Arc<PollThread>>>,
 }
@@ -114,6 +117,7 @@ impl StackInner {
             sockets,
             conntrack: None,
             nat: None,
+            taps: Arc::default(),
             contexts: Mutex::new(vec![Arc::default()]),
             threads: Mutex::default(),
         })
@@ -122,7 +126,8 @@ impl StackInner {
     /// A context for the calling thread, whose counters are part of the stack's from now on.
     pub fn context(&self) -> SoftnetData {
         let [heads, frames] = self.caches;
-        let ctx = SoftnetData::with_caches(self.region.clone(), heads, frames);
+        let mut ctx = SoftnetData::with_caches(self.region.clone(), heads, frames);
+        ctx.set_taps(&self.taps);
         let mut contexts = lock(&self.contexts);
         fold(&mut contexts);
         contexts.push(ctx.stats().clone());
