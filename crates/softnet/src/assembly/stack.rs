@@ -289,6 +289,7 @@ impl Drop for Stack {
     fn drop(&mut self) {
         // First: what is being taken apart answers no questions.
         self.server = None;
+        self.shared.taps.close();
         for worker in &self.shared.workers {
             worker.stop();
         }
