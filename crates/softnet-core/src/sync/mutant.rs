@@ -80,8 +80,6 @@ pub(crate) enum Mutant {
     LeftNoFence,
     /// A record of a capture is published without ordering its words.
     TapTailRelaxed,
-    /// Room in a capture's ring is taken without ordering what the reader read there.
-    TapHeadRelaxed,
     /// A holder that let go of its lock looks for what was left without a fence.
     LetGoNoFence,
     /// A holder that let go of its lock does not look for what was left. Fault of the models.
