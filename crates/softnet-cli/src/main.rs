@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 
 mod bench;
+mod capture;
 mod demo;
 mod filter;
 mod instance;
@@ -44,6 +45,7 @@ Examples:
   softnet filter --help            redirect or mirror what a device sends or receives
   softnet set rss eth1 equal 4     spread flows over four of its RX queues, as `ethtool -X` would
   softnet ntuple --help            which packets go to which RX queue, as `ethtool -N` has it
+  softnet capture eth1 udp port 53 packets that come and leave by it, as tcpdump shows them
   softnet bench forward            how fast this machine forwards
   softnet load 10.0.0.2:11211      how fast a memcached server answers over UDP
 
@@ -60,6 +62,7 @@ enum Command {
     Qdisc(qdisc::Qdisc),
     Filter(filter::FilterArgs),
     Ntuple(ntuple::NtupleArgs),
+    Capture(capture::CaptureArgs),
     Demo(demo::Demo),
     #[command(after_help = load::HELP)]
     Load(load::LoadArgs),
@@ -97,6 +100,7 @@ fn main() -> ExitCode {
         Command::Qdisc(args) => qdisc::qdisc(&args),
         Command::Filter(args) => filter::filter(&args),
         Command::Ntuple(args) => ntuple::ntuple(&args),
+        Command::Capture(args) => capture::capture(&args),
         Command::Demo(args) => demo::demo(&args),
         Command::Load(args) => load::load(&args),
         Command::Bench(bench) => bench.run(),

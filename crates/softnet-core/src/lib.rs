@@ -24,6 +24,7 @@ pub mod softnet_data;
 pub mod stack;
 pub mod steer;
 pub mod sync;
+pub mod tap;
 pub mod time;
 pub mod vlan;
 

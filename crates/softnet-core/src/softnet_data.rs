@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::qdisc::MirredStack;
 use crate::skb::{Batch, CacheSizes, CacheStats, DropReason, Frame, Region, Skb, SkbList, Store};
+use crate::tap::{Tap, Taps};
 
 /// Devices of a stack at the most. Drop counters are kept for so many; one with a higher index is counted under the last.
 pub const MAX_DEVICES: usize = 4096;
@@ -172,6 +173,7 @@ pub struct SoftnetData {
     store: Store,
     stats: Arc<ContextStats>,
     mirred: MirredStack,
+    tap: Tap,
 }
 
 impl std::fmt::Debug for SoftnetData {
@@ -190,7 +192,47 @@ impl SoftnetData {
     pub fn with_caches(region: Arc<Region>, heads: CacheSizes, frames: CacheSizes) -> Self {
         let store = Store::with_caches(region, heads, frames);
         let stats = ContextStats { caches: store.stats(), ..ContextStats::default() };
-        SoftnetData { store, stats: Arc::new(stats), mirred: MirredStack::default() }
+        SoftnetData {
+            store,
+            stats: Arc::new(stats),
+            mirred: MirredStack::default(),
+            tap: Tap::new(Arc::default()),
+        }
+    }
+
+    /// From now on captures that are started on `taps` see its packets.
+    pub fn set_taps(&mut self, taps: &Arc<Taps>) {
+        self.tap = Tap::new(taps.clone());
+    }
+
+    /// Before the thread sleeps: lets go of captures that ended.
+    #[inline(always)]
+    pub fn leave_taps(&mut self) {
+        self.tap.let_go();
+    }
+
+    /// Shows captures `batch`, which came in by `queue` of netdev `dev` at `now`.
+    #[inline(always)]
+    pub fn tap_in(&mut self, now: u64, dev: u16, queue: u16, batch: &Batch) {
+        if self.tap.is_on() {
+            self.tap.came_in(now, dev, queue, batch);
+        }
+    }
+
+    /// Shows captures `batch`, which a VLAN's netdev `dev` hands to its link at `now`, for queue `queue`.
+    #[inline(always)]
+    pub fn tap_to_link(&mut self, now: u64, dev: u16, queue: u16, batch: &Batch) {
+        if self.tap.is_on() {
+            self.tap.to_link(now, dev, queue, batch);
+        }
+    }
+
+    /// Shows captures `batch`, which is about to leave by `queue` of netdev `dev` at `now`.
+    #[inline(always)]
+    pub fn tap_out(&mut self, now: u64, dev: u16, queue: u16, batch: &mut Batch) {
+        if self.tap.is_on() {
+            self.tap.leave(now, dev, queue, batch);
+        }
     }
 
     /// Its counters, for others to read.
@@ -207,6 +249,9 @@ impl SoftnetData {
     /// Frees a packet that reaches no receiver, and counts why, against the device it came in by.
     #[inline]
     pub fn free(&mut self, skb: Skb, reason: DropReason) {
+        if self.tap.is_on() {
+            self.tap.dropped(std::slice::from_ref(&skb), None, reason);
+        }
         self.stats.count(skb.head().dev, reason, 1);
         self.store.free_skb(skb);
     }
@@ -214,6 +259,9 @@ impl SoftnetData {
     /// Frees every packet of `batch`, and counts why, each against the device it came in by.
     #[inline]
     pub fn free_batch(&mut self, batch: &mut Batch, reason: DropReason) {
+        if self.tap.is_on() {
+            self.tap.dropped(batch.as_slice(), None, reason);
+        }
         // Runs of packets of one device, as nearly every batch is, count at once.
         let (mut dev, mut run) = (0, 0);
         let stats = &self.stats;
@@ -229,6 +277,9 @@ impl SoftnetData {
 
     /// Like [`free_batch`](Self::free_batch), but counts against device `dev`: the one that could not send them.
     pub fn free_batch_at(&mut self, batch: &mut Batch, dev: u16, reason: DropReason) {
+        if self.tap.is_on() {
+            self.tap.dropped(batch.as_slice(), Some(dev), reason);
+        }
         self.stats.count(dev, reason, batch.len() as u64);
         self.store.free_skbs(batch, |_| {});
     }
@@ -236,6 +287,9 @@ impl SoftnetData {
     /// Like [`free`](Self::free), but counts against device `dev`: the one that could not send it.
     #[inline]
     pub fn free_at(&mut self, skb: Skb, dev: u16, reason: DropReason) {
+        if self.tap.is_on() {
+            self.tap.dropped(std::slice::from_ref(&skb), Some(dev), reason);
+        }
         self.stats.count(dev, reason, 1);
         self.store.free_skb(skb);
     }

@@ -93,6 +93,7 @@ impl Handler for Instance {
             Request::Ntuple(_) => {
                 return Ok(json!({"location": 1023, "filters": self.request(Request::Show(Table::Ntuple))?}));
             }
+            Request::Capture(_) => return Err("not of this instance".into()),
             Request::Qdisc(_) => return self.request(Request::Show(Table::Qdisc)),
             Request::Set(Set { target: Target::Dev(dev), .. }) => {
                 return Err(format!("no device {dev:?}; there are: eth1, wan"));

@@ -1,5 +1,6 @@
 //! The program `softnet` as a process. One binary for all, since each takes seconds to link.
 
+mod capture;
 mod cli;
 mod instance;
 mod load;

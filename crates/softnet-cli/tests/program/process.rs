@@ -116,11 +116,11 @@ impl Drop for Process {
 /// Two hosts, and between them the namespace that `softnet run` is for.
 pub(crate) struct World {
     middle: NetNs,
-    hosts: [NetNs; 2],
+    pub(crate) hosts: [NetNs; 2],
     dir: TempDir,
 }
 
-fn host(i: usize) -> Ipv4Addr {
+pub(crate) fn host(i: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, i as u8, 0, 2)
 }
 fn router(i: usize) -> Ipv4Addr {
@@ -153,7 +153,7 @@ impl World {
         Some(world)
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 

@@ -15,6 +15,8 @@ impl Flags {
     /// The segments of an aggregate have all the same IPv4 identification (the kernel's
     /// `SKB_GSO_TCP_FIXEDID`).
     pub const GSO_FIXED_ID: u16 = 1 << 4;
+    /// A capture has seen it leave, see [`tap`](crate::tap).
+    pub const TAPPED: u16 = 1 << 5;
     /// Its destination is not the one that it came to.
     pub const TRANSLATED: u16 = 1 << 8;
     /// A hook made it a packet of the other family, and has looked at its source as `rp_filter`

@@ -38,6 +38,10 @@ pub trait TxWake: Send + Sync {
     /// The owner made room on the pending list, and released the queue: local senders that are held back may go on. Called
     /// often; must not wait.
     fn made_room(&self);
+    /// The number of the queue among those of its device, for captures.
+    fn number(&self) -> u16 {
+        0
+    }
 }
 
 /// What the owner's thread brings along.
@@ -298,6 +302,7 @@ impl<W: TxWake> Ring<XmitContext<'_>> for LimitedRing<W> {
     fn xmit(&mut self, cx: &mut XmitContext<'_>, batch: &mut Batch) -> (usize, u64) {
         // Here every packet passes that leaves, and disciplines and filters have seen it without.
         vlan::put_back_all(cx.ctx, self.dev, batch);
+        cx.ctx.tap_out(cx.now, self.dev, self.due.wake.number(), batch);
         match gso::any_refused(batch, self.offloads) {
             false => self.burst(cx.ctx, cx.now, batch),
             true => self.burst_cut(cx.ctx, cx.now, batch),

@@ -78,6 +78,8 @@ pub(crate) enum Mutant {
     NoSecondLook,
     /// A thread that left something to a lock's holder tries the lock without a fence.
     LeftNoFence,
+    /// A record of a capture is published without ordering its words.
+    TapTailRelaxed,
     /// A holder that let go of its lock looks for what was left without a fence.
     LetGoNoFence,
     /// A holder that let go of its lock does not look for what was left. Fault of the models.

@@ -214,7 +214,8 @@ impl Housekeeper {
             let worker = self.worker_of(dev, number).clone();
             let qdisc_max_burst = config.stack.qdisc_max_burst;
             let notifier = self.shared.sockets.notifier.clone();
-            let wake = QueueWake { due: worker.tx_due.clone(), held_back: TxBackpressure::new(notifier) };
+            let held_back = TxBackpressure::new(notifier);
+            let wake = QueueWake { due: worker.tx_due.clone(), held_back, number: number as u16 };
             let queue = NetdevQueue::new(&self.shared.region, dev, qdisc, queue, qdisc_max_burst, wake);
             let queue = Arc::new(queue);
             worker.add_tx(queue.clone());

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use serde::ser::SerializeSeq;
@@ -12,6 +13,7 @@ use softnet_core::sync::Ordering;
 use softnet_dev::{DeviceInfo, LinkState, sched};
 
 use crate::config::{Config, Context, DeviceConfig, format_mac};
+use crate::control::capture::{self, SetCapture};
 use crate::control::commands::{Change, Commander};
 use crate::control::show::{
     DevRow, DropRow, FilterRow, NapiRow, NeighRow, NtupleRow, QdiscRow, RouteRow, RssRow, SocketRow, Stats,
@@ -396,6 +398,7 @@ impl Handler for Introspect {
             Request::Rss(set) => return value(self.set_rss(&set).map_err(text)?),
             Request::Ntuple(set) => return value(self.set_ntuple(&set).map_err(text)?),
             Request::Knobs(set) => return value(self.set_knobs(&set).map_err(text)?),
+            Request::Capture(_) => return Err("a capture takes a connection of its own".into()),
         };
         match table {
             Table::Dev => value(self.devs()),
@@ -417,6 +420,10 @@ impl Handler for Introspect {
             Table::Skb => value(self.skb()),
             Table::Stats => value(self.stats()),
         }
+    }
+
+    fn capture(&self, set: &SetCapture, stream: &UnixStream) -> Result<(), String> {
+        capture::start(&self.shared, set, stream)
     }
 
     fn answer(&self, request: Request) -> Result<String, String> {

@@ -308,6 +308,7 @@ impl Drop for Stack {
         if let Some(thread) = self.follower.take() {
             let _ = thread.join();
         }
+        self.shared.taps.close();
         for worker in &self.shared.workers {
             worker.stop();
         }

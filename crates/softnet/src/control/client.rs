@@ -1,16 +1,18 @@
 //! The program's side of the control socket.
 
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::de::DeserializeOwned;
 
+use super::show::Table;
 use super::{
-    Request, Response, instances,
+    CaptureStream, Request, Response, SetCapture, instances,
     listener::{Probe, probe},
     name, sockets,
 };
@@ -121,6 +123,32 @@ impl Client {
         match response {
             Response::Ok(value) => serde_json::from_value(value)
                 .map_err(|error| ClientError::Answer(format!("{error} (is it of another version?)"))),
+            Response::Error(message) => Err(ClientError::Answer(message)),
+        }
+    }
+
+    /// Starts a capture.
+    pub fn capture(&self, set: &SetCapture) -> Result<CaptureStream, ClientError> {
+        let failed = |source| ClientError::Io { path: self.path.display().to_string(), source };
+        // So that what is wrong with the name of the instance is told as ever.
+        let _: serde_json::Value = self.ask(&Request::Show(Table::Filter))?;
+        let mut stream = self.connect().map_err(failed)?;
+        let mut line = serde_json::to_vec(&Request::Capture(set.clone())).map_err(|e| failed(e.into()))?;
+        line.push(b'\n');
+        stream.write_all(&line).map_err(failed)?;
+        // Not a byte more than the line.
+        let (mut answer, mut byte) = (Vec::new(), [0]);
+        while answer.last() != Some(&b'\n') {
+            stream.read_exact(&mut byte).map_err(failed)?;
+            answer.push(byte[0]);
+        }
+        let unread = |error: serde_json::Error| ClientError::Answer(error.to_string());
+        match serde_json::from_slice(&answer).map_err(unread)? {
+            Response::Ok(value) => {
+                let info = serde_json::from_value(value).map_err(unread)?;
+                set_socket_timeout(&stream, Timeout::Recv, None).map_err(|error| failed(error.into()))?;
+                Ok(CaptureStream { info, stream: Arc::new(stream) })
+            }
             Response::Error(message) => Err(ClientError::Answer(message)),
         }
     }

@@ -9,6 +9,7 @@
 //!
 //! Invariant: at most one live instance has a given socket; a socket file that no process listens on is replaced.
 
+pub(crate) mod capture;
 mod client;
 pub(crate) mod commands;
 mod error;
@@ -21,6 +22,7 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
+pub use capture::{CaptureInfo, CaptureStream, SetCapture, end_of_capture};
 pub use client::{Client, ClientError};
 pub use error::ControlError;
 pub use listener::BindError;

@@ -4,6 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::capture::SetCapture;
 use super::show::{NtupleRow, RssRow, Table};
 use crate::config::{Context, Knobs, SteeringMode};
 
@@ -28,6 +29,8 @@ pub enum Request {
     Rss(SetRss),
     /// A change of a device's ntuple filters, answered when it is done: by an [`NtupleAnswer`].
     Ntuple(SetNtuple),
+    /// Packets from now on: answered by a [`CaptureInfo`](crate::control::CaptureInfo), after which the connection is the capture's.
+    Capture(SetCapture),
 }
 
 /// What to do to a discipline or a filter, in `tc`'s words.

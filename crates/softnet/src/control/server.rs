@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use softnet_dev::process::trim_heap;
 
+use super::capture::SetCapture;
 use super::listener::Listener;
 use super::{MAX_REQUEST, Request, Response};
 use crate::util::{note, spawn};
@@ -32,6 +33,11 @@ pub trait Handler: Send + Sync {
     /// The same as text, for answers that are too large to be built as values first.
     fn answer(&self, request: Request) -> Result<String, String> {
         serde_json::to_string(&self.request(request)?).map_err(|error| error.to_string())
+    }
+
+    /// Starts a capture whose answer, and all that follows on this connection, comes from elsewhere.
+    fn capture(&self, _: &SetCapture, _: &UnixStream) -> Result<(), String> {
+        Err("this instance captures nothing".into())
     }
 }
 
@@ -317,6 +323,15 @@ impl Client {
             Some(end) if end <= MAX_REQUEST => {
                 let line: Vec<u8> = self.input.drain(..=end).collect();
                 match serde_json::from_slice(&line) {
+                    Ok(Request::Capture(set)) => match handler.capture(&set, &self.stream) {
+                        // It is served by another thread from now on.
+                        Ok(()) => {
+                            self.last = true;
+                            self.input.clear();
+                            return;
+                        }
+                        Err(error) => Err(error),
+                    },
                     Ok(request) => handler.answer(request),
                     Err(error) => Err(format!("not a request: {error}")),
                 }

@@ -145,6 +145,7 @@ impl Netdev {
                 return;
             }
             count(&stats.tx_packets, &stats.tx_bytes, batch);
+            ctx.tap_to_link(now, dev.index, queue as u16, batch);
             vlan::push(ctx, dev.index, (params.proto, params.id), batch);
             dev = link;
         }

@@ -147,6 +147,7 @@ impl PollContext {
         // Not to keep old snapshots alive.
         self.tables.load();
         self.lives.refresh();
+        self.ctx.leave_taps();
         self.now = 0;
     }
 
@@ -194,6 +195,7 @@ impl PollContext {
 
     /// Processes the packets of one instance.
     pub(crate) fn receive(&mut self, napi: &NapiInfo, batch: &mut Batch) {
+        self.ctx.tap_in(self.now, napi.dev, napi.queue, batch);
         let queue = usize::from(napi.queue);
         if let Some(netdev) = self.shared.netdevs.get(usize::from(napi.dev))
             && netdev.ingress.is_set()

@@ -24,6 +24,7 @@ use softnet_core::stack::slow::{SlowHost, SlowPathState};
 use softnet_core::stack::sockets::SocketHost;
 use softnet_core::steer::TxChoice;
 use softnet_core::sync::AtomicUsize;
+use softnet_core::tap::Taps;
 
 use super::follow::Follow;
 use super::rib::Rib;
@@ -76,6 +77,8 @@ pub struct StackInner {
     pub conntrack: Option<Arc<Conntrack>>,
     /// Their mappings, if addresses are translated.
     pub nat: Option<Arc<NatState>>,
+    /// Captures.
+    pub(crate) taps: Arc<Taps>,
     contexts: Mutex<Vec<Arc<ContextStats>>>,
     threads: Mutex<Vec<Arc<PollThread>>>,
 }
@@ -123,6 +126,7 @@ impl StackInner {
             follow: stack.follow.as_ref().map(|_| Follow::new()).transpose()?.map(Arc::new),
             conntrack: None,
             nat: None,
+            taps: Arc::default(),
             contexts: Mutex::new(vec![Arc::default()]),
             threads: Mutex::default(),
         })
@@ -131,7 +135,8 @@ impl StackInner {
     /// A context for the calling thread, whose counters are part of the stack's from now on.
     pub fn context(&self) -> SoftnetData {
         let [heads, frames] = self.caches;
-        let ctx = SoftnetData::with_caches(self.region.clone(), heads, frames);
+        let mut ctx = SoftnetData::with_caches(self.region.clone(), heads, frames);
+        ctx.set_taps(&self.taps);
         let mut contexts = lock(&self.contexts);
         fold(&mut contexts);
         contexts.push(ctx.stats().clone());

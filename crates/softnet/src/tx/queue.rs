@@ -21,6 +21,8 @@ pub struct QueueWake {
     pub due: Arc<TxDue>,
     /// Local senders that wait for room on the pending list.
     pub held_back: TxBackpressure,
+    /// The queue's number.
+    pub number: u16,
 }
 
 impl TxWake for QueueWake {
@@ -31,6 +33,10 @@ impl TxWake for QueueWake {
     #[inline(always)]
     fn made_room(&self) {
         self.held_back.wake();
+    }
+
+    fn number(&self) -> u16 {
+        self.number
     }
 }
 

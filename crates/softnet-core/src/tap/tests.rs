@@ -1,0 +1,204 @@
+//! What contexts show and what a reader gets: all of it once, whole, with tags; losses counted.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::SoftnetData;
+use crate::skb::{CacheSizes, HeapMemory, Region};
+
+const FRAMES: u32 = 64;
+
+fn context(taps: &Arc<Taps>) -> SoftnetData {
+    let memory = Box::new(HeapMemory::new(Region::bytes(FRAMES, FRAMES)));
+    let region = Region::new(memory, FRAMES, FRAMES).unwrap();
+    let mut ctx = SoftnetData::new(region, CacheSizes::default());
+    ctx.set_taps(taps);
+    ctx
+}
+
+fn packet(ctx: &mut SoftnetData, bytes: &[u8]) -> Skb {
+    let mut skb = ctx.alloc_skb().unwrap();
+    skb.put(bytes.len()).unwrap().copy_from_slice(bytes);
+    skb
+}
+
+fn batch(ctx: &mut SoftnetData, packets: &[&[u8]]) -> Batch {
+    let mut batch = Batch::new();
+    for bytes in packets {
+        let skb = packet(ctx, bytes);
+        batch.push(skb).unwrap();
+    }
+    batch
+}
+
+/// An UDP datagram to `port`, as far as a filter looks.
+fn udp(port: u16) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
+    frame.extend([0x45, 0, 0, 40, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 1, 2, 0, 9]);
+    frame.extend(port.to_be_bytes());
+    frame.extend([0; 17]);
+    frame
+}
+
+const ALL: Wanted =
+    Wanted { dev: None, queue: None, seen: [true; 3], snaplen: MAX_SNAPLEN, filter: Filter::ALL };
+
+fn read(reader: &mut TapReader) -> Vec<u8> {
+    let mut out = Vec::new();
+    reader.read(77, usize::MAX, &mut out);
+    out
+}
+
+fn records(mut bytes: &[u8]) -> Vec<Record<'_>> {
+    let mut records = Vec::new();
+    while let Some((record, len)) = Record::read(bytes) {
+        records.push(record);
+        bytes = &bytes[len..];
+    }
+    assert!(bytes.is_empty());
+    records
+}
+
+#[test]
+fn packets_are_seen_where_they_pass() {
+    let taps = Arc::new(Taps::default());
+    let mut ctx = context(&taps);
+    let (a, b) = (udp(1), udp(2));
+    let mut packets = batch(&mut ctx, &[&a, &b]);
+    ctx.tap_in(1, 3, 4, &packets);
+    let mut reader = taps.start(ALL).unwrap();
+    ctx.tap_in(10, 3, 4, &packets);
+    ctx.tap_to_link(11, 6, 0, &packets);
+    ctx.tap_out(12, 5, 1, &mut packets);
+    // The ring had no room for the second, which comes by again.
+    packets.drain().for_each(|skb| ctx.deliver(skb));
+    let mut second = batch(&mut ctx, &[&b]);
+    second.as_mut_slice()[0].head_mut().flags |= Flags::TAPPED;
+    ctx.tap_out(13, 5, 1, &mut second);
+    (second.as_mut_slice()[0].head_mut().dev, second.as_mut_slice()[0].head_mut().queue) = (3, 4);
+    ctx.free_batch(&mut second, DropReason::IpTtl);
+    let other = packet(&mut ctx, &a);
+    ctx.free_at(other, 5, DropReason::FullRing);
+    let bytes = read(&mut reader);
+    let of = |seen, reason, dev, queue, time, data: &'static [u8]| Record {
+        seen,
+        reason,
+        dev,
+        queue,
+        time,
+        len: data.len() as u32,
+        data,
+    };
+    let (a, b): (&'static [u8], &'static [u8]) = (a.leak(), b.leak());
+    let (ttl, full) = (DropReason::IpTtl as u8, DropReason::FullRing as u8);
+    assert_eq!(
+        records(&bytes),
+        [
+            of(Seen::In, 0, 3, 4, 10, a),
+            of(Seen::In, 0, 3, 4, 10, b),
+            of(Seen::Out, 0, 6, 0, 11, a),
+            of(Seen::Out, 0, 6, 0, 11, b),
+            of(Seen::Out, 0, 5, 1, 12, a),
+            of(Seen::Out, 0, 5, 1, 12, b),
+            of(Seen::Drop, ttl, 3, 4, 13, b),
+            of(Seen::Drop, full, 5, 0, 13, a),
+        ]
+    );
+    assert_eq!(reader.lost(), 0);
+    drop(reader);
+    assert!(!taps.is_on());
+}
+
+#[test]
+fn each_capture_gets_what_it_wants() {
+    let taps = Arc::new(Taps::default());
+    let mut ctx = context(&taps);
+    let filter = Filter::parse("udp port 2").unwrap();
+    let mut of_port = taps.start(Wanted { filter, snaplen: 20, ..ALL }).unwrap();
+    let mut of_queue = taps.start(Wanted { queue: Some(1), seen: [true, false, false], ..ALL }).unwrap();
+    let mut of_dev = taps.start(Wanted { dev: Some(7), ..ALL }).unwrap();
+    let (a, b) = (udp(1), udp(2));
+    let mut packets = batch(&mut ctx, &[&a, &b]);
+    ctx.tap_in(1, 7, 0, &packets);
+    ctx.tap_in(2, 8, 1, &packets);
+    ctx.tap_out(3, 8, 1, &mut packets);
+    while let Some(skb) = packets.pop() {
+        ctx.deliver(skb);
+    }
+    let bytes = read(&mut of_port);
+    let times: Vec<_> =
+        records(&bytes).iter().map(|r| (r.time, r.len as usize, r.data == &b[..20])).collect();
+    assert_eq!(times, [1, 2, 3].map(|time| (time, b.len(), true)));
+    let times = |bytes: &[u8]| records(bytes).iter().map(|r| r.time).collect::<Vec<_>>();
+    assert_eq!((times(&read(&mut of_queue)), times(&read(&mut of_dev))), (vec![2, 2], vec![1, 1]));
+    let _fourth = taps.start(ALL).unwrap();
+    assert_eq!(taps.start(ALL).map(drop), Err(TapError::TooMany));
+    drop(of_dev);
+    assert!(taps.start(ALL).is_ok());
+    taps.close();
+    assert!(!of_port.read(0, usize::MAX, &mut Vec::new()));
+    assert_eq!(taps.start(ALL).map(drop), Err(TapError::Closed));
+}
+
+#[test]
+fn tags_are_put_back_and_chains_are_whole() {
+    let taps = Arc::new(Taps::default());
+    let mut ctx = context(&taps);
+    let mut reader = taps.start(ALL).unwrap();
+    let mut skb = packet(&mut ctx, &udp(3));
+    let more = packet(&mut ctx, b"and more");
+    skb.append(more).unwrap();
+    vlan::set(skb.head_mut(), VlanProto::Dot1ad, 0x2007);
+    let mut one = Batch::new();
+    one.push(skb).unwrap();
+    ctx.tap_in(1, 0, 0, &one);
+    ctx.free_batch(&mut one, DropReason::OtherHost);
+    let mut expected = udp(3);
+    expected.splice(12..12, [0x88, 0xa8, 0x20, 7]);
+    expected.extend(b"and more");
+    let bytes = read(&mut reader);
+    for record in records(&bytes) {
+        assert_eq!((record.data, record.len as usize), (&expected[..], expected.len()));
+    }
+    for snaplen in 0..expected.len() {
+        drop(reader);
+        reader = taps.start(Wanted { snaplen, ..ALL }).unwrap();
+        let mut skb = packet(&mut ctx, &udp(3));
+        vlan::set(skb.head_mut(), VlanProto::Dot1ad, 0x2007);
+        ctx.free(skb, DropReason::OtherHost);
+        let bytes = read(&mut reader);
+        let kept = snaplen.min(expected.len() - 8);
+        assert_eq!(records(&bytes)[0].data, &expected[..kept]);
+    }
+}
+
+#[test]
+fn a_full_ring_loses_packets_and_counts_them() {
+    let taps = Arc::new(Taps::default());
+    let mut reader = taps.start(ALL).unwrap();
+    let (mut total, bytes) = (0, [7; 1500]);
+    let thread_taps = taps.clone();
+    let thread = std::thread::spawn(move || {
+        let mut ctx = context(&thread_taps);
+        let packets = batch(&mut ctx, &[&bytes[..]; 32]);
+        for _ in 0..100 {
+            ctx.tap_in(1, 0, 0, &packets);
+        }
+        let mut packets = packets;
+        packets.drain().for_each(|skb| ctx.deliver(skb));
+    });
+    thread.join().unwrap();
+    let mut out = Vec::new();
+    while {
+        out.clear();
+        reader.read(0, 10_000, &mut out);
+        !out.is_empty()
+    } {
+        assert!(out.len() < 10_000 + 8 * ring::words_of(1500));
+        let records = records(&out);
+        assert!(records.iter().all(|record| record.data == bytes));
+        total += records.len() as u64;
+    }
+    assert_eq!(total, (8 * RING / (8 * ring::words_of(1500))) as u64, "as many as there is room for");
+    assert_eq!(reader.lost(), 3200 - total);
+}
