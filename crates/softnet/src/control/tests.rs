@@ -29,6 +29,7 @@ impl Handler for Echo {
             Request::Steering(set) => Ok(json!(format!("{set:?}"))),
             Request::Rss(set) => Ok(json!(format!("{set:?}"))),
             Request::Ntuple(set) => Ok(json!(format!("{set:?}"))),
+            Request::Capture(set) => Ok(json!(format!("{set:?}"))),
             Request::Show(Table::Drops) => panic!("a bug"),
             Request::Show(table) => Err(format!("no {table:?} here")),
         }

@@ -22,6 +22,7 @@ use softnet_tcp::listen::Listener;
 use super::super::Handle;
 use super::super::options::{Options, errno, of_bind, route_errno};
 use super::super::scope::{destination, local_end, scope_id};
+use super::super::socket::closed;
 use super::super::udp::first;
 use super::listener::{Inner as ListenerInner, TcpListener};
 use super::on_shard;
