@@ -21,7 +21,8 @@ pub trait TableMemory {
     }
 }
 
-/// Room for `more` values behind those of `table`, and for an eighth beside, in `memory`. Says how many bytes could not be had.
+/// Room for `more` values behind those of `table`, and for an eighth beside, in `memory`. Says how
+/// many bytes could not be had.
 pub(crate) fn grow<T: Copy>(table: &mut Vec<T>, more: usize, memory: &impl TableMemory) -> Result<(), usize> {
     if table.capacity() - table.len() >= more {
         return Ok(());

@@ -223,7 +223,7 @@ impl SoftnetData {
     #[inline(always)]
     pub fn tap_to_link(&mut self, now: u64, dev: u16, queue: u16, batch: &Batch) {
         if self.tap.is_on() {
-            self.tap.to_link(now, dev, queue, batch);
+            self.tap.sent(now, dev, queue, batch);
         }
     }
 

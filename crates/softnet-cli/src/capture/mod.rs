@@ -42,7 +42,8 @@ pub(crate) struct CaptureArgs {
     /// Bytes of each packet to keep; 0: all.
     #[arg(long, default_value_t = 0)]
     snaplen: u32,
-    /// The instance: its name (`stack.name`), or the path of its control socket. Without it, the only one running.
+    /// The instance: its name (`stack.name`), or the path of its control socket. Without it, the
+    /// only one running.
     #[arg(long)]
     name: Option<String>,
 }

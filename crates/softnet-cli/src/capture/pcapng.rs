@@ -1,7 +1,7 @@
 //! Writes pcapng (draft-ietf-opsawg-pcapng): a section, an interface for each device, enhanced packet blocks.
 //!
-//! Invariant: every block is whole and a multiple of four bytes long, so that a file that ends early can be read as far as
-//! it goes.
+//! Invariant: every block is whole and a multiple of four bytes long, so that a file that ends
+//! early can be read as far as it goes.
 
 use std::io::{self, Write};
 
@@ -109,7 +109,8 @@ impl<W: Write> Writer<W> {
 mod tests {
     use super::*;
 
-    /// The blocks: kind and body. A length that differs between a block's ends, or is no multiple of four, is an error.
+    /// The blocks: kind and body. A length that differs between a block's ends, or is no multiple
+    /// of four, is an error.
     fn blocks(mut file: &[u8]) -> Vec<(u32, &[u8])> {
         let word = |bytes: &[u8]| u32::from_le_bytes(*bytes.first_chunk().unwrap());
         let mut blocks = Vec::new();

@@ -1,4 +1,5 @@
-//! `softnet capture` on an instance that forwards over veth pairs: the file is read back by another program's reader.
+//! `softnet capture` on an instance that forwards over veth pairs: the file is read back by another
+//! program's reader.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::process::{Command, Output, Stdio};
@@ -52,7 +53,8 @@ fn packets(mut file: &[u8]) -> Vec<Packet> {
     packets
 }
 
-/// Runs `capture` with these arguments, and sends datagrams with `ttl` to port `port` of the far host until it ends.
+/// Runs `capture` with these arguments, and sends datagrams with `ttl` to port `port` of the far
+/// host until it ends.
 fn capture(world: &World, args: &[&str], (ttl, port): (u32, u16)) -> Output {
     let socket = world.socket();
     let mut command = Command::new(EXE);

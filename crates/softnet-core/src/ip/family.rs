@@ -194,8 +194,9 @@ pub const MAX_NEXT_HOPS: u32 = 1 << HOP_BITS;
 
 const HOP_BITS: u32 = 23;
 
-/// What a FIB has at the end of a look-up: the next hop, and how long the prefix is that it is of, by which a change tells
-/// what it replaces from what is more specific. Marked by [`LEAF`](Self::LEAF), which links within a FIB are without.
+/// What a FIB has at the end of a look-up: the next hop, and how long the prefix is that it is of,
+/// by which a change tells what it replaces from what is more specific. Marked by
+/// [`LEAF`](Self::LEAF), which links within a FIB are without.
 pub(super) struct Leaf;
 
 impl Leaf {
@@ -206,7 +207,7 @@ impl Leaf {
 
     /// `nexthop`, which must be below [`MAX_NEXT_HOPS`], of a prefix of `len` bits.
     #[inline(always)]
-    pub(super) const fn new(len: u8, nexthop: u32) -> u32 {
+    pub(super) const fn of(len: u8, nexthop: u32) -> u32 {
         Self::LEAF | (len as u32) << HOP_BITS | nexthop
     }
 
@@ -223,17 +224,18 @@ impl Leaf {
     }
 }
 
-/// Routes, and what finds the longest match among them. Next hops are indices; [`NO_ROUTE`] means that there is none. What is
-/// published is not changed any more: see [`FibTwins`](super::fib_twins::FibTwins).
+/// Routes, and what finds the longest match among them. Next hops are indices; [`NO_ROUTE`] means
+/// that there is none. What is published is not changed any more: see
+/// [`FibTwins`](super::fib_twins::FibTwins).
 pub trait LongestMatch<A: Family>: Default {
     /// A snapshot of `routes`, in any order, whose large tables are in `memory`; of routes with the
     /// same prefix the last one counts.
     fn build_in(routes: &[(Prefix<A>, u32)], memory: &impl TableMemory) -> Result<Self, FibError>;
     /// The same, in memory of its own.
     fn copy_in(&self, memory: &impl TableMemory) -> Result<Self, FibError>;
-    /// Has `prefix` lead to `nexthop`, whatever it led to before, but for what is more specific. To take a route away, say the next
-    /// hop of the longest other prefix that it is in, whose length is `of_len`; else that is the prefix's own. On an error
-    /// nothing has changed.
+    /// Has `prefix` lead to `nexthop`, whatever it led to before, but for what is more specific. To
+    /// take a route away, say the next hop of the longest other prefix that it is in, whose length
+    /// is `of_len`; else that is the prefix's own. On an error nothing has changed.
     fn put(
         &mut self,
         prefix: Prefix<A>,

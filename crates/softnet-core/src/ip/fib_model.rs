@@ -21,7 +21,8 @@ pub(super) enum Step<F> {
     Remove(Prefix<F>),
 }
 
-/// Changes `fib`, which was built of `routes`, as a table of routes would have it changed. Returns what is left.
+/// Changes `fib`, which was built of `routes`, as a table of routes would have it changed. Returns
+/// what is left.
 pub(super) fn run<F: Family>(
     fib: &mut F::Fib,
     routes: &[(Prefix<F>, u32)],

@@ -1,13 +1,14 @@
-//! A FIB that changes while packets are looked up in it: two copies, one of which is published and never touched, while the
-//! other one is brought up to date.
+//! A FIB that changes while packets are looked up in it: two copies, one of which is published and
+//! never touched, while the other one is brought up to date.
 //!
-//! For the owner of the routes, one thread at a time. [`FibTwins::apply`] takes changes in batches. It writes them to the copy
-//! that is not published, which becomes the published one; so a reader sees all of a batch or nothing of it, and look-ups
-//! cost what they cost in a table that never changes. A change is written twice, once to each copy, and a table takes twice
-//! its memory once it was changed.
+//! For the owner of the routes, one thread at a time. [`FibTwins::apply`] takes changes in batches.
+//! It writes them to the copy that is not published, which becomes the published one; so a reader
+//! sees all of a batch or nothing of it, and look-ups cost what they cost in a table that never
+//! changes. A change is written twice, once to each copy, and a table takes twice its memory once
+//! it was changed.
 //!
-//! Invariant: a copy is written to only while the twins alone hold it. If readers still have the one that was published before,
-//! it is left to them, and the published one is copied.
+//! Invariant: a copy is written to only while the twins alone hold it. If readers still have the
+//! one that was published before, it is left to them, and the published one is copied.
 
 use std::sync::Arc;
 
@@ -56,8 +57,8 @@ impl<A: Family> FibTwins<A> {
         self.published.bytes() + self.other.as_ref().map_or(0, |other| other.bytes())
     }
 
-    /// Makes a FIB in which `changes` have been made, in their order, which the caller publishes. Those that do not fit are left
-    /// out, and handed to `refused`.
+    /// Makes a FIB in which `changes` have been made, in their order, which the caller publishes.
+    /// Those that do not fit are left out, and handed to `refused`.
     ///
     /// # Errors
     /// There is no memory for another copy. Nothing has changed then.

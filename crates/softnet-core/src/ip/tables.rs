@@ -116,8 +116,8 @@ pub struct Routing<A: Family> {
     pub fib: Arc<A::Fib>,
     /// What the FIB's leaves mean; entry 0 is [`Kind::NoRoute`].
     pub next_hops: Vec<Adjacency<A>>,
-    /// Of each group of next hops its buckets: a flow's hash says in which one it is, and the bucket by which next hop it goes.
-    /// Never empty, and none of them is [`Kind::Multipath`].
+    /// Of each group of next hops its buckets: a flow's hash says in which one it is, and the
+    /// bucket by which next hop it goes. Never empty, and none of them is [`Kind::Multipath`].
     pub groups: Vec<Arc<[u32]>>,
     /// Neighbours of connected networks that are usable now, by device and address. Looked up per packet, so that the hash is
     /// the fast one; of an IPv6 neighbour three multiplications.
@@ -152,8 +152,8 @@ impl<A: Family> Routing<A> {
         self.next_hops.get(index as usize).unwrap_or(A::NO_ROUTE)
     }
 
-    /// What a look-up of `dst` that ended at next hop `index` means: of a neighbour on the link, its own next hop; of several next
-    /// hops, that of the flow with this `hash`.
+    /// What a look-up of `dst` that ended at next hop `index` means: of a neighbour on the link,
+    /// its own next hop; of several next hops, that of the flow with this `hash`.
     #[inline(always)]
     pub(super) fn resolve(&self, index: u32, dst: A::Bits, hash: impl FnOnce() -> u32) -> &Adjacency<A> {
         let hop = self.next_hop(index);
@@ -177,7 +177,7 @@ impl<A: Family> Routing<A> {
     fn member(&self, hop: &Adjacency<A>, hash: u32) -> &Adjacency<A> {
         let buckets = self.groups.get(hop.group()).map_or(&[][..], |group| group);
         // By the hash's upper bits: its lower ones say by which queue it came.
-        let bucket = (u64::from(hash) * buckets.len() as u64 >> 32) as usize;
+        let bucket = ((u64::from(hash) * buckets.len() as u64) >> 32) as usize;
         self.next_hop(buckets.get(bucket).copied().unwrap_or(NO_ROUTE))
     }
 
@@ -189,8 +189,8 @@ impl<A: Family> Routing<A> {
         }
     }
 
-    /// The next hop towards `dst`, connected ones resolved through the host table. Of several, the same one for all that is sent
-    /// there.
+    /// The next hop towards `dst`, connected ones resolved through the host table. Of several, the
+    /// same one for all that is sent there.
     pub fn route(&self, dst: A) -> Adjacency<A> {
         self.route_flow(dst, || {
             let bits = dst.bits();
@@ -425,7 +425,8 @@ mod tests {
         assert_eq!((before.v4.hosts.len(), after.v4.hosts.len()), (0, 1));
     }
 
-    /// Flows are spread over the next hops of a group, each stays with its own, and a neighbour that is known is used at once.
+    /// Flows are spread over the next hops of a group, each stays with its own, and a neighbour
+    /// that is known is used at once.
     #[test]
     fn flows_go_by_one_of_several_next_hops() {
         let mut tables = tables();

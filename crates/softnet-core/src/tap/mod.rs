@@ -1,13 +1,15 @@
 //! Taps: copies of packets for captures, taken where packets come in, leave and are dropped.
 //!
-//! A [`Taps`] belongs to a stack; a capture is started on it by a control thread, and read out by that through a
-//! [`TapReader`]. Each thread context has a [`Tap`], which writes what a capture wants to a ring of its own for that
-//! capture ([`ring`](self::ring)): so threads share nothing while they write. A full ring costs the capture a packet, which
-//! is counted, and the thread no wait.
+//! A [`Taps`] belongs to a stack; a capture is started on it by a control thread, and read out by
+//! that through a [`TapReader`]. Each thread context has a [`Tap`], which writes what a capture
+//! wants to a ring of its own for that capture ([`ring`](self::ring)): so threads share nothing
+//! while they write. A full ring costs the capture a packet, which is counted, and the thread no
+//! wait.
 //!
-//! Invariant: while nothing is captured a batch costs one relaxed load and a branch. A packet is seen once on each side: as
-//! received after GRO, before the filter at ingress; as sent after the discipline, before GSO; as dropped where it is
-//! freed. Its VLAN tag is in the copy as it is on the wire.
+//! Invariant: while nothing is captured a batch costs one relaxed load and a branch. A packet is
+//! seen once on each side: as received after GRO, before the filter at ingress; as sent after the
+//! discipline, before GSO; as dropped where it is freed. Its VLAN tag is in the copy as it is on
+//! the wire.
 
 pub mod filter;
 mod ring;
@@ -82,7 +84,8 @@ pub struct Record<'a> {
     pub dev: u16,
     /// RX queue or TX queue.
     pub queue: u16,
-    /// ns of the stack's clock: when its batch was received or sent. Of a drop: when the thread last received or sent any.
+    /// ns of the stack's clock: when its batch was received or sent. Of a drop: when the thread
+    /// last received or sent any.
     pub time: u64,
     /// Bytes that the packet had.
     pub len: u32,
@@ -219,8 +222,9 @@ impl std::fmt::Debug for TapReader {
 }
 
 impl TapReader {
-    /// Appends records to `out` until that has `most` bytes or more, or there are none. Those of one thread are in order.
-    /// `now` is the time in ns of the stack's clock. Says whether the capture goes on: the stack may have ended it.
+    /// Appends records to `out` until that has `most` bytes or more, or there are none. Those of
+    /// one thread are in order. `now` is the time in ns of the stack's clock. Says whether the
+    /// capture goes on: the stack may have ended it.
     pub fn read(&mut self, now: u64, most: usize, out: &mut Vec<u8>) -> bool {
         self.taps.clock.store(now, Ordering::Relaxed);
         let goes_on = {
@@ -337,7 +341,7 @@ impl Tap {
     /// Packets that netdev `dev` hands to its link, for `queue`.
     #[cold]
     #[inline(never)]
-    pub(crate) fn to_link(&mut self, now: u64, dev: u16, queue: u16, batch: &Batch) {
+    pub(crate) fn sent(&mut self, now: u64, dev: u16, queue: u16, batch: &Batch) {
         self.all(Seen::Out, now, dev, queue, batch);
     }
 
@@ -350,8 +354,8 @@ impl Tap {
         }
     }
 
-    /// Packets that are about to leave by `queue` of netdev `dev`. Those that the ring has no room for come by again, and
-    /// are known by a mark.
+    /// Packets that are about to leave by `queue` of netdev `dev`. Those that the ring has no room
+    /// for come by again, and are known by a mark.
     #[cold]
     #[inline(never)]
     pub(crate) fn leave(&mut self, now: u64, dev: u16, queue: u16, batch: &mut Batch) {
@@ -367,7 +371,8 @@ impl Tap {
         }
     }
 
-    /// Packets that are about to be freed, counted against `dev`, or, without it, each against the one it came by.
+    /// Packets that are about to be freed, counted against `dev`, or, without it, each against the
+    /// one it came by.
     #[cold]
     #[inline(never)]
     pub(crate) fn dropped(&mut self, skbs: &[Skb], dev: Option<u16>, reason: DropReason) {

@@ -1,9 +1,9 @@
 //! A bounded ring of records from one thread that touches packets to one that reads them out.
 //!
-//! One writer, one reader, no lock: the writer copies a record, then publishes it; what does not fit is not written, and
-//! counted. The memory is words of atomics, so that no `unsafe` is needed; a relaxed store of a word costs what a plain
-//! one does. Invariant: a word is written only while it is the writer's, between the reader's position plus the capacity
-//! and the writer's own.
+//! One writer, one reader, no lock: the writer copies a record, then publishes it; what does not
+//! fit is not written, and counted. The memory is words of atomics, so that no `unsafe` is needed;
+//! a relaxed store of a word costs what a plain one does. Invariant: a word is written only while
+//! it is the writer's, between the reader's position plus the capacity and the writer's own.
 
 use std::sync::Arc;
 
@@ -68,8 +68,8 @@ pub(super) const fn words_of(bytes: usize) -> usize {
 }
 
 impl RingWriter {
-    /// Writes a record of this header and the `len` bytes that `pieces` have together. Says whether there was room; if
-    /// not, it is counted as lost.
+    /// Writes a record of this header and the `len` bytes that `pieces` have together. Says whether
+    /// there was room; if not, it is counted as lost.
     pub(super) fn push<'a>(
         &mut self,
         header: [u64; HEADER],
@@ -79,8 +79,8 @@ impl RingWriter {
         let capacity = self.shared.words.len() as u64;
         let end = self.tail + words_of(len) as u64;
         if end - self.head > capacity {
-            // Acquire: what the reader read there, it has read. (Loom does not let a load see a later store, so no
-            // model can miss this one.)
+            // Acquire: what the reader read there, it has read. (Loom does not let a load see a
+            // later store, so no model can miss this one.)
             self.head = self.shared.head.load(Ordering::Acquire);
             if end - self.head > capacity {
                 self.lose(1);
@@ -134,8 +134,9 @@ impl RingWriter {
 }
 
 impl RingReader {
-    /// Appends the next record's bytes, header first and all of it whole words in little-endian order, to `out`. Says
-    /// whether there was one. `len` tells from the first word how many bytes follow the header.
+    /// Appends the next record's bytes, header first and all of it whole words in little-endian
+    /// order, to `out`. Says whether there was one. `len` tells from the first word how many bytes
+    /// follow the header.
     pub(super) fn pop(&mut self, len: impl Fn(u64) -> usize, out: &mut Vec<u8>) -> bool {
         // Acquire: with the position comes what was written before it.
         if self.shared.tail.load(Ordering::Acquire) == self.head {
@@ -177,7 +178,8 @@ mod models {
         5
     }
 
-    /// Three records through a ring that has room for one and a half: each that was written is read, whole and in order.
+    /// Three records through a ring that has room for one and a half: each that was written is
+    /// read, whole and in order.
     fn whole_and_in_order() {
         let (mut writer, mut reader) = ring(8);
         let thread = thread::spawn(move || {

@@ -1,8 +1,9 @@
 //! The kernel's routes and fixed neighbours: all of them, and what becomes of them, as it happens.
 //!
-//! [`FibMonitor`] subscribes first and lists then, so that nothing is missed in between: what changes while a list is read is
-//! told afterwards, once more if the list has it already. A reader for which the kernel had to drop notifications (ENOBUFS), or
-//! that hears of a change which the kernel does not tell route by route (a link that goes down takes IPv4 routes with it), is told
+//! [`FibMonitor`] subscribes first and lists then, so that nothing is missed in between: what
+//! changes while a list is read is told afterwards, once more if the list has it already. A reader
+//! for which the kernel had to drop notifications (ENOBUFS), or that hears of a change which the
+//! kernel does not tell route by route (a link that goes down takes IPv4 routes with it), is told
 //! to [list again](FibEvent::ListAgain), and finds what is left by comparing.
 //!
 //! Used by one thread. Messages are read attribute by attribute, without a copy: there may be a million.
@@ -97,7 +98,8 @@ pub struct KernelRoute {
     pub kind: RouteKind,
     /// Where packets go; several if the route is multipath.
     pub hops: Vec<KernelHop>,
-    /// It has something that is not followed: a tunnel's header, a gateway of the other family, a type of service, a source.
+    /// It has something that is not followed: a tunnel's header, a gateway of the other family, a
+    /// type of service, a source.
     pub unsupported: bool,
 }
 
@@ -219,8 +221,9 @@ impl FibMonitor {
         }
     }
 
-    /// Hands over all routes and fixed neighbours there are, as events. What has been told until now is forgotten first: the list
-    /// is newer. `false`: it changed while it was read, and is to be read once more.
+    /// Hands over all routes and fixed neighbours there are, as events. What has been told until
+    /// now is forgotten first: the list is newer. `false`: it changed while it was read, and is to
+    /// be read once more.
     pub fn list(&mut self, mut each: impl FnMut(FibEvent)) -> SysResult<bool> {
         while self.next(drop)? {}
         let mut objects = HashMap::new();
@@ -243,7 +246,8 @@ impl FibMonitor {
         Ok(whole)
     }
 
-    /// Lists what `request` asks for, whose header has `len` bytes and begins with `family`. Whether the list is whole.
+    /// Lists what `request` asks for, whose header has `len` bytes and begins with `family`.
+    /// Whether the list is whole.
     fn dump(
         &mut self,
         request: u16,
@@ -332,8 +336,8 @@ fn short(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..at + 2).and_then(|two| two.try_into().ok()).map(u16::from_ne_bytes)
 }
 
-/// Reads an `RTM_NEWROUTE` or `RTM_DELROUTE`; `None` if no packet follows it: a cached one, one of a kind that is none of
-/// [`RouteKind`].
+/// Reads an `RTM_NEWROUTE` or `RTM_DELROUTE`; `None` if no packet follows it: a cached one, one of
+/// a kind that is none of [`RouteKind`].
 fn route(payload: &[u8], objects: &HashMap<u32, Object>) -> Option<KernelRoute> {
     let (header, rest) = payload.split_at_checked(12)?;
     let none: IpAddr = match i32::from(header[0]) {

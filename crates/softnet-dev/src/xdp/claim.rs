@@ -15,12 +15,15 @@
 //!
 //! An address that both have is **shared** if the claim says so, and so is the link-local one that both derive from the MAC
 //! address; else it is softnet's. Of a shared address softnet takes
-//! * UDP and TCP to ports that its sockets [have open](super::ports), there or on no address in particular; UDP also in
-//!   fragments, if the first of them, which has the ports, comes before the others;
+//! * UDP and TCP to ports that its sockets [have open](super::ports), there or on no address in
+//!   particular; UDP also in fragments, if the first of them, which has the ports, comes before the
+//!   others;
 //! * ICMP errors that quote such a datagram or segment, by its source port;
 //! * ARP requests and neighbour solicitations, which it answers as the kernel would.
 //!
-//! All else that is sent there is the kernel's: other ports, fragments of TCP, pings, packets with options or extension headers. Answers of neighbours are, too, for both ask from there; softnet gets [copies](crate::snoop).
+//! All else that is sent there is the kernel's: other ports, fragments of TCP, pings, packets with
+//! options or extension headers. Answers of neighbours are, too, for both ask from there; softnet
+//! gets [copies](crate::snoop).
 //!
 //! Of a VLAN that is [softnet's](ClaimedVlan) it takes all frames, which it gets with their tag in them, wherever that was.
 //! Where it has VLANs and no address, it leaves all else to the kernel.

@@ -121,7 +121,8 @@ pub struct XdpConfig {
     /// Frames that all RX queues together may keep posted: with more queues than that allows, rings are made smaller, down
     /// to 128 slots.
     pub max_posted: usize,
-    /// Have the kernel cut runs of TCP segments, where it copies what is sent (no zero-copy): they leave by a packet socket.
+    /// Have the kernel cut runs of TCP segments, where it copies what is sent (no zero-copy): they
+    /// leave by a packet socket.
     pub tso: bool,
     /// Take the interface even if it carries a default route or hides VLAN tags, and addresses even
     /// if the kernel has them.

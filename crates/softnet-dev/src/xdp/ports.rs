@@ -1,13 +1,14 @@
-//! The ports of UDP and TCP that softnet's sockets have open, as the programs of a stack's devices see them, and as the
-//! kernel does.
+//! The ports of UDP and TCP that softnet's sockets have open, as the programs of a stack's devices
+//! see them, and as the kernel does.
 //!
-//! Of an address that the kernel has as well, only what is sent to these is softnet's. So that none of them is a port that
-//! the kernel has in use, or chooses later, they are [reserved](super::reserve) there on addresses that devices say they
-//! [share](OpenPorts::share), for as long as they are open. Any thread may call it, as it binds, connects and closes
-//! sockets, and as the last connection of a TCP port ends; no packet's way comes here. Invariant: a port is in the map
-//! exactly while sockets have it, and none is closed more often than it was opened (what is said too often changes
-//! nothing, and fails an assertion in debug builds); and a reservation is held only while its port
-//! is in the map and its address shared.
+//! Of an address that the kernel has as well, only what is sent to these is softnet's. So that none
+//! of them is a port that the kernel has in use, or chooses later, they are
+//! [reserved](super::reserve) there on addresses that devices say they [share](OpenPorts::share),
+//! for as long as they are open. Any thread may call it, as it binds, connects and closes sockets,
+//! and as the last connection of a TCP port ends; no packet's way comes here. Invariant: a port is
+//! in the map exactly while sockets have it, and none is closed more often than it was opened (what
+//! is said too often changes nothing, and fails an assertion in debug builds); and a reservation is
+//! held only while its port is in the map and its address shared.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
@@ -145,8 +146,8 @@ impl Share {
         all.filter(move |own| addr == *own || addr == any_of(*own))
     }
 
-    /// Reserves `port` on each address of this share that its address stands for and where that is possible; an error if it
-    /// is not on one of them.
+    /// Reserves `port` on each address of this share that its address stands for and where that is
+    /// possible; an error if it is not on one of them.
     fn reserve(&mut self, port: Port) -> SysResult<()> {
         let all = self.of(port.addr).map(|own| port.on(own));
         let missing: Vec<_> = all.filter(|own| !self.held.contains_key(own)).collect();

@@ -1,13 +1,16 @@
-//! Reservations of ports: sockets of the kernel's, bound to an address that it shares with softnet and to a port that
-//! softnet has open there, so that no other of its sockets has the port, or gets it.
+//! Reservations of ports: sockets of the kernel's, bound to an address that it shares with softnet
+//! and to a port that softnet has open there, so that no other of its sockets has the port, or gets
+//! it.
 //!
-//! They are never read, and must receive nothing: what is sent there by the device is softnet's, and what comes another way
-//! (from the kernel's own programs, by another interface) is to be refused as it would be without them. TCP that is bound
-//! and does not listen refuses. With UDP, once the kernel has found no other socket in the way, a reservation is bound to
-//! the loopback interface as well: no datagram comes to an
-//! address of another interface by that, as sockets see it, not even one that was sent here. Sockets that are bound to
-//! no interface still collide with it; one that a program has bound to an interface may take the port later. A link-local
-//! address is on its own interface: what the kernel's programs send there is lost on the reservation, which keeps a packet or two.
+//! They are never read, and must receive nothing: what is sent there by the device is softnet's,
+//! and what comes another way (from the kernel's own programs, by another interface) is to be
+//! refused as it would be without them. TCP that is bound and does not listen refuses. With UDP,
+//! once the kernel has found no other socket in the way, a reservation is bound to the loopback
+//! interface as well: no datagram comes to an address of another interface by that, as sockets see
+//! it, not even one that was sent here. Sockets that are bound to no interface still collide with
+//! it; one that a program has bound to an interface may take the port later. A link-local address
+//! is on its own interface: what the kernel's programs send there is lost on the reservation, which
+//! keeps a packet or two.
 //!
 //! Any thread may call it, whichever network namespace it is in.
 

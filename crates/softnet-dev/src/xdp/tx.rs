@@ -242,8 +242,9 @@ impl TxQueue for XdpTx {
         for i in 0..n {
             let index = self.done.read(i) / FRAME_SIZE as u64;
             if self.sent.remove(index) {
-                // SAFETY: the set held the number, so it is that of a frame of this region that `tx_burst` gave up with
-                // `into_raw`; and it holds it no more, so this is the only way back.
+                // SAFETY: the set held the number, so it is that of a frame of this region that
+                // `tx_burst` gave up with `into_raw`; and it holds it no more, so this is the only
+                // way back.
                 ctx.free_frame(unsafe { Frame::from_raw(self.xsk.umem().region(), index as u32) });
                 freed += 1;
             } else {

@@ -28,7 +28,7 @@ fn what_was_sent_is_freed_whatever_its_number() {
             talk.end.write(STEP, false);
             ack += STEP;
             while talk.end.conn().unacked() > 0 {
-                let una = talk.end.host.sent.drain(..).map(|(_, emit)| emit.seq + emit.len).last();
+                let una = talk.end.host.sent.drain(..).map(|(_, emit)| emit.seq + emit.len).next_back();
                 talk.advance(Instant(talk.end.now.0 + 100));
                 talk.end.segment(&crate::Segment { ack: una.expect("something leaves"), ..acknowledgement });
             }
@@ -51,7 +51,7 @@ fn what_arrives_is_read_whatever_its_number() {
             talk.end.segment(&crate::Segment { seq, len: STEP, segs: 60, ..first });
             seq += STEP;
             assert_eq!(talk.end.read(u32::MAX), STEP);
-            let sent = talk.end.host.sent.drain(..).last();
+            let sent = talk.end.host.sent.drain(..).next_back();
             assert!(sent.is_none_or(|(_, emit)| emit.ack == seq && emit.flags == Flags::ACK));
         }
         let all = u64::from(STEPS) * u64::from(STEP);

@@ -1,12 +1,13 @@
 //! Follows the kernel's routes: the thread `softnet-routes`, if `stack.follow` says so.
 //!
-//! It lists routes and fixed neighbours, takes note of what becomes of them, and publishes changes in batches: what has been
-//! told until now, or a full [`BATCH`]. A list that is read again is compared with what there is (mark and sweep): so a route
-//! that was there before and is there after is never missing. Routes by interfaces that softnet has not taken are
-//! counted and left out.
+//! It lists routes and fixed neighbours, takes note of what becomes of them, and publishes changes
+//! in batches: what has been told until now, or a full [`BATCH`]. A list that is read again is
+//! compared with what there is (mark and sweep): so a route that was there before and is there
+//! after is never missing. Routes by interfaces that softnet has not taken are counted and left
+//! out.
 //!
-//! Invariant: whatever was told before a list began is in the list or undone by it; what is told while it is read is carried out
-//! after it.
+//! Invariant: whatever was told before a list began is in the list or undone by it; what is told
+//! while it is read is carried out after it.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -32,12 +33,14 @@ use crate::util::{note, timespec};
 
 /// Datagrams of notifications, each of one to a few routes, after which changes are published.
 const BATCH: usize = 4096;
-/// How long a batch may wait until no thread reads the copy of the FIB that is to be changed. Then it is copied.
+/// How long a batch may wait until no thread reads the copy of the FIB that is to be changed. Then
+/// it is copied.
 const PATIENCE: Duration = Duration::from_millis(20);
 /// A list is read again no sooner than this after the one before, and after some times what that took.
 const LIST_PAUSE: u64 = 100_000_000;
 const LIST_SHARE: u64 = 4;
-/// Times that a list which changes while it is read is read once more, before routes that are gone are left for later.
+/// Times that a list which changes while it is read is read once more, before routes that are gone
+/// are left for later.
 const ATTEMPTS: usize = 4;
 /// How often it is looked whether there is memory for a FIB that could not be published.
 const RETRY: u64 = 1_000_000_000;
@@ -320,7 +323,8 @@ impl Follower {
 
 type Settings<'a> = (&'a FollowConfig, &'a Follow);
 
-/// The route as softnet has it; `None` if it is not followed. Without a path if it leads nowhere that softnet has.
+/// The route as softnet has it; `None` if it is not followed. Without a path if it leads nowhere
+/// that softnet has.
 fn read(
     (settings, _): Settings<'_>,
     devices: &HashMap<u32, u16>,

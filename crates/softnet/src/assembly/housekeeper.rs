@@ -341,7 +341,8 @@ impl Housekeeper {
         let _ = command.answer.send(answer);
     }
 
-    /// Routes by way of a device that is not there give way to others; and the kernel's are by another interface when it is back.
+    /// Routes by way of a device that is not there give way to others; and the kernel's are by
+    /// another interface when it is back.
     fn set_open(&mut self, dev: u16, open: bool) {
         if let Err(error) = self.shared.change_routes(|rib| rib.set_open(dev, open)) {
             note(format_args!("routes do not follow what became of a device yet: {error}"));

@@ -11,8 +11,8 @@ pub(super) const LOCAL: u32 = 255;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FollowConfig {
-    /// The kernel's tables whose routes are softnet's too, by number. Of two routes with the same metric that of the earlier
-    /// table is used.
+    /// The kernel's tables whose routes are softnet's too, by number. Of two routes with the same
+    /// metric that of the earlier table is used.
     pub tables: Vec<u32>,
     /// Whether neighbours that are fixed by hand (`ip neigh add … nud permanent`) are fixed here too.
     pub neighbours: bool,

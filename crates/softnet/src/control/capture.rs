@@ -1,11 +1,13 @@
 //! Captures over the control socket: what is asked, and the stream that answers.
 //!
-//! A client sends [`SetCapture`](Request::Capture) and gets one line, a [`CaptureInfo`] or an error. From then on the
-//! connection is the capture's: records as [`Record`](softnet_core::tap::Record) reads them, until the client shuts its side
-//! down; then what is left, and an end record. A thread of the instance, `softnet-capture`, reads the rings out.
+//! A client sends [`SetCapture`](Request::Capture) and gets one line, a [`CaptureInfo`] or an
+//! error. From then on the connection is the capture's: records as
+//! [`Record`](softnet_core::tap::Record) reads them, until the client shuts its side down; then
+//! what is left, and an end record. A thread of the instance, `softnet-capture`, reads the rings
+//! out.
 //!
-//! Invariant: the thread ends with the client, or with the stack; a client that reads slowly costs packets of its capture,
-//! which are counted, and nothing else.
+//! Invariant: the thread ends with the client, or with the stack; a client that reads slowly costs
+//! packets of its capture, which are counted, and nothing else.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -61,7 +63,8 @@ pub struct CaptureInfo {
 const END: u64 = 0xff;
 /// Bytes that are read out before they are written to the client.
 const CHUNK: usize = 1 << 18;
-/// How long the rings are left alone when they were empty: at 1 Mpps of short packets they hold ten times as much.
+/// How long the rings are left alone when they were empty: at 1 Mpps of short packets they hold ten
+/// times as much.
 const IDLE: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 const NO_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// How often a thread that waits for its client looks whether the stack is still there.

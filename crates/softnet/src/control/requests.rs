@@ -29,7 +29,8 @@ pub enum Request {
     Rss(SetRss),
     /// A change of a device's ntuple filters, answered when it is done: by an [`NtupleAnswer`].
     Ntuple(SetNtuple),
-    /// Packets from now on: answered by a [`CaptureInfo`](crate::control::CaptureInfo), after which the connection is the capture's.
+    /// Packets from now on: answered by a [`CaptureInfo`](crate::control::CaptureInfo), after which
+    /// the connection is the capture's.
     Capture(SetCapture),
 }
 

@@ -426,12 +426,13 @@ pub struct FollowStats {
     pub lists: u64,
     /// ns that the last list took.
     pub list_ns: u64,
-    /// Times that the kernel dropped notifications for want of buffer space, and all routes were listed for that.
+    /// Times that the kernel dropped notifications for want of buffer space, and all routes were
+    /// listed for that.
     pub overruns: u64,
     /// Routes that are not followed because softnet has not taken their interface.
     pub other_interface: u64,
-    /// Routes that are not followed because they have what softnet does not do: encapsulation, a gateway of the other family, a
-    /// type of service, a source prefix.
+    /// Routes that are not followed because they have what softnet does not do: encapsulation, a
+    /// gateway of the other family, a type of service, a source prefix.
     pub unsupported: u64,
     /// Times that a FIB was copied as a whole, because a thread still read the copy that was to be changed.
     pub fib_copies: u64,

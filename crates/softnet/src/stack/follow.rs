@@ -1,8 +1,8 @@
-//! What the thread that follows the kernel's routes shares with others: how it is asked to list them again, how it is
-//! ended, and what it counts.
+//! What the thread that follows the kernel's routes shares with others: how it is asked to list
+//! them again, how it is ended, and what it counts.
 //!
-//! Made with the stack, if [`StackConfig::follow`](crate::config::StackConfig::follow) is set; the thread itself is
-//! [`Follower`](crate::assembly::Follower). Any thread may use it.
+//! Made with the stack, if [`StackConfig::follow`](crate::config::StackConfig::follow) is set; the
+//! thread itself is [`Follower`](crate::assembly::Follower). Any thread may use it.
 
 use std::io;
 

@@ -1,7 +1,8 @@
-//! The ports that sockets have, where devices share addresses with the kernel and leave to it what is sent to others.
+//! The ports that sockets have, where devices share addresses with the kernel and leave to it what
+//! is sent to others.
 //!
-//! Called by threads that open, connect and close sockets, and by those that see the last connection of a TCP port end; no
-//! lock that a packet's way takes is taken here.
+//! Called by threads that open, connect and close sockets, and by those that see the last
+//! connection of a TCP port end; no lock that a packet's way takes is taken here.
 
 use std::sync::Arc;
 
@@ -23,7 +24,8 @@ impl SharedPorts {
         self.0.is_some()
     }
 
-    /// A socket has `end` from now on: devices that share its address with the kernel bring what is sent there.
+    /// A socket has `end` from now on: devices that share its address with the kernel bring what is
+    /// sent there.
     ///
     /// # Errors
     /// `EADDRINUSE`: the kernel has the port on such an address. `ENOBUFS`: there are too many.

@@ -1,8 +1,10 @@
-//! The stack's routes, behind their lock, and how changes of them get to the forwarding tables: connected, local and static
-//! routes at the start, others while it runs. How the tables follow neighbours is the core's, see [`Tables`].
+//! The stack's routes, behind their lock, and how changes of them get to the forwarding tables:
+//! connected, local and static routes at the start, others while it runs. How the tables follow
+//! neighbours is the core's, see [`Tables`].
 //!
-//! Called by the control side only; workers see what is published. A batch of changes is published at once. Link-local networks
-//! have no routes: they are on every link, and the slow path knows them by the device.
+//! Called by the control side only; workers see what is published. A batch of changes is published
+//! at once. Link-local networks have no routes: they are on every link, and the slow path knows
+//! them by the device.
 //!
 //! Lock order: the routes' lock, then the slow path's.
 

@@ -1,4 +1,5 @@
-//! softnet follows the routes of the middle's kernel: what is there at the end is what `ip` says, and packets go by it.
+//! softnet follows the routes of the middle's kernel: what is there at the end is what `ip` says,
+//! and packets go by it.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -100,19 +101,17 @@ fn followed(world: &World) -> BTreeSet<Words> {
 /// Waits until both say the same.
 fn assert_equal(world: &World) {
     let mut last = (BTreeSet::new(), BTreeSet::new());
-    let equal = || {
+    let mut equal = || {
         last = (of_the_kernel(&world.middle), followed(world));
         last.0 == last.1
     };
     let give_up = std::time::Instant::now() + Duration::from_secs(60);
-    let mut equal = equal;
     while !equal() {
         if std::time::Instant::now() > give_up {
             break;
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    drop(equal);
     let differ: Vec<_> = last.0.symmetric_difference(&last.1).take(10).collect();
     assert!(differ.is_empty(), "{differ:?} of {} and {}", last.0.len(), last.1.len());
 }
@@ -241,8 +240,8 @@ fn routes_are_the_kernels() {
     world.end();
 }
 
-/// A link that goes down takes routes with it that the kernel does not tell of; and what is by an interface that softnet has not
-/// taken is counted.
+/// A link that goes down takes routes with it that the kernel does not tell of; and what is by an
+/// interface that softnet has not taken is counted.
 #[test]
 fn what_the_kernel_does_not_tell_is_found_out() {
     let Some(mut world) = World::new(3) else { return };
@@ -269,8 +268,8 @@ fn what_the_kernel_does_not_tell_is_found_out() {
     world.end();
 }
 
-/// Ten thousand routes come and go while packets pass by one that stays, more of them than the kernel's buffer for
-/// notifications holds.
+/// Ten thousand routes come and go while packets pass by one that stays, more of them than the
+/// kernel's buffer for notifications holds.
 #[test]
 fn no_packet_is_lost_by_a_route_that_stays() {
     let Some(mut world) = World::new(2) else { return };
@@ -318,8 +317,8 @@ fn no_packet_is_lost_by_a_route_that_stays() {
     world.end();
 }
 
-/// bird, if it is there: a router beside softnet, on the same interfaces, and one behind it, which speak OSPF. What bird in the
-/// middle puts into the kernel's table softnet forwards by.
+/// bird, if it is there: a router beside softnet, on the same interfaces, and one behind it, which
+/// speak OSPF. What bird in the middle puts into the kernel's table softnet forwards by.
 #[test]
 fn a_routing_daemon_beside_softnet_works() {
     let Some(mut world) = World::new(2) else { return };

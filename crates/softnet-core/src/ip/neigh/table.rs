@@ -248,7 +248,8 @@ impl NeighTable {
         self.gateways = gateways.into_iter().collect();
     }
 
-    /// Routes lead by way of these, too. An entry that there is already stays what it is: it is used, and so it is kept.
+    /// Routes lead by way of these, too. An entry that there is already stays what it is: it is
+    /// used, and so it is kept.
     pub fn add_gateways(&mut self, gateways: impl IntoIterator<Item = (u16, IpAddr)>) {
         self.gateways.extend(gateways);
     }

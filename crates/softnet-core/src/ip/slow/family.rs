@@ -88,7 +88,8 @@ pub(super) trait SlowFamily: Family {
     /// Sum of the pseudo-header of `len` bytes of `protocol`.
     fn pseudo_header_sum(src: Self, dst: Self, protocol: u8, len: u16) -> u16;
 
-    /// What is done with a packet of the flow with this hash that device `dev` received for `dst`, which is no group.
+    /// What is done with a packet of the flow with this hash that device `dev` received for `dst`,
+    /// which is no group.
     fn route(view: RouteSnapshot<'_>, dev: u16, dst: Self, hash: u32) -> Adjacency<Self>;
     /// The next hop of a packet made here to `dst`, which is on the link of `dev` if it is link-local.
     fn next_hop(view: RouteSnapshot<'_>, dev: u16, dst: Self) -> Adjacency<Self>;

@@ -1,16 +1,19 @@
-//! The FIB of IPv4: longest-prefix match of destinations, for a million routes, built at once and changed route by route.
+//! The FIB of IPv4: longest-prefix match of destinations, for a million routes, built at once and
+//! changed route by route.
 //!
-//! Two arrays of `u32` entries. The root has one entry for each value of an address's upper 16 bits. An entry is
-//! a **leaf** (top bit set; the rest is the next hop and its prefix's length) or the number of a **chunk** of 256 entries, indexed by
-//! the next 8 bits; an entry of a second-level chunk may name a third-level one for the last 8. Every shorter
-//! prefix is written out over the range it covers, so a look-up is one to three dependent loads and never
-//! backtracks.
+//! Two arrays of `u32` entries. The root has one entry for each value of an address's upper 16
+//! bits. An entry is a **leaf** (top bit set; the rest is the next hop and its prefix's length) or
+//! the number of a **chunk** of 256 entries, indexed by the next 8 bits; an entry of a second-level
+//! chunk may name a third-level one for the last 8. Every shorter prefix is written out over the
+//! range it covers, so a look-up is one to three dependent loads and never backtracks.
 //!
-//! A route that changes is written over its range, but for leaves of longer prefixes: what it costs is its range, and the
-//! routes of a table, which live elsewhere, are not asked for. A chunk that has become one leaf is given back.
+//! A route that changes is written over its range, but for leaves of longer prefixes: what it costs
+//! is its range, and the routes of a table, which live elsewhere, are not asked for. A chunk that
+//! has become one leaf is given back.
 //!
-//! Any number of threads may look up a table that is not changed meanwhile. Invariant: an entry without the leaf bit names a
-//! chunk that exists and that no other entry names, and a third-level chunk has only leaves.
+//! Any number of threads may look up a table that is not changed meanwhile. Invariant: an entry
+//! without the leaf bit names a chunk that exists and that no other entry names, and a third-level
+//! chunk has only leaves.
 
 use std::net::Ipv4Addr;
 use std::ops::Range;
@@ -117,7 +120,8 @@ impl Fib {
         grow(&mut self.chunks, more * CHUNK, memory).map_err(|bytes| FibError::NoMemory { bytes })
     }
 
-    /// First entry of the chunk that `entry` names; a leaf is turned into a chunk full of itself, for which room was made.
+    /// First entry of the chunk that `entry` names; a leaf is turned into a chunk full of itself,
+    /// for which room was made.
     fn chunk_of(&mut self, entry: &mut u32) -> usize {
         if *entry & LEAF == 0 {
             return *entry as usize * CHUNK;
@@ -186,7 +190,7 @@ impl LongestMatch<Ipv4Addr> for Fib {
             // Painting a wide prefix over and over would cost without bound.
             if sorted.get(i + 1).is_none_or(|&(next, _)| next != key) {
                 let len = (key >> 32) as u32;
-                fib.paint(key as u32, len, Leaf::new(len as u8, nexthop));
+                fib.paint(key as u32, len, Leaf::of(len as u8, nexthop));
             }
         }
         Ok(fib)
@@ -208,7 +212,7 @@ impl LongestMatch<Ipv4Addr> for Fib {
         memory: &impl TableMemory,
     ) -> Result<(), FibError> {
         check(prefix, nexthop)?;
-        let (len, leaf) = (prefix.len(), Leaf::new(of_len, nexthop));
+        let (len, leaf) = (prefix.len(), Leaf::of(of_len, nexthop));
         let (high, middle, low) = split(prefix.addr().to_bits());
         if len <= 16 {
             for i in high..high + (ROOT >> len) {
@@ -334,7 +338,8 @@ mod tests {
             prop_assert_eq!(fib.tables().map(<[u32]>::len).iter().sum::<usize>() * 4, fib.bytes());
         }
 
-        /// Changed route by route it is what it would be if it were built of what is left; and what is empty again takes no room.
+        /// Changed route by route it is what it would be if it were built of what is left; and what
+        /// is empty again takes no room.
         #[test]
         fn follows_changes(
             built in routes(),

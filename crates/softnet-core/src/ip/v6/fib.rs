@@ -1,21 +1,24 @@
-//! The FIB of IPv6: longest-prefix match of 128-bit destinations, for some hundred thousand routes, built at once and changed
-//! route by route.
+//! The FIB of IPv6: longest-prefix match of 128-bit destinations, for some hundred thousand routes,
+//! built at once and changed route by route.
 //!
-//! A root of one entry for each value of an address's upper 16 bits, and **nodes** below it, each for the next 8. An entry is
-//! a leaf (top bit set; the rest is the next hop and its prefix's length) or says where a node is. Of a node's 256 entries runs of equal ones are
-//! kept once: a bitmap says where runs begin, and counting its bits up to an index finds the entry. Prefixes of 128 bits
-//! leave nearly all nodes with two or three runs, so a node is one cache line, where a plain array would be sixteen. Every
-//! shorter prefix is written out over its range, so a look-up never backtracks.
+//! A root of one entry for each value of an address's upper 16 bits, and **nodes** below it, each
+//! for the next 8. An entry is a leaf (top bit set; the rest is the next hop and its prefix's
+//! length) or says where a node is. Of a node's 256 entries runs of equal ones are kept once: a
+//! bitmap says where runs begin, and counting its bits up to an index finds the entry. Prefixes of
+//! 128 bits leave nearly all nodes with two or three runs, so a node is one cache line, where a
+//! plain array would be sixteen. Every shorter prefix is written out over its range, so a look-up
+//! never backtracks.
 //!
 //! In memory a node is four words of bitmap (of 64 bits), a word with the number of runs before each of them, and its
 //! entries. It begins at a cache line's beginning, whatever allocator the lines are from: a node that straddled two would cost
 //! two misses a level, and which it is would be the allocator's choice.
 //!
-//! A change writes the nodes on its way anew, in place as long as they take as many lines; else elsewhere, and the lines that
-//! are left are for the next node of that size.
+//! A change writes the nodes on its way anew, in place as long as they take as many lines; else
+//! elsewhere, and the lines that are left are for the next node of that size.
 //!
-//! As [`v4::fib`](super::super::v4::fib), any number of threads may look up a table that is not changed meanwhile. Invariant: an
-//! entry without the leaf bit says where a node begins, which no other entry says, and a node of the last level has only leaves.
+//! As [`v4::fib`](super::super::v4::fib), any number of threads may look up a table that is not
+//! changed meanwhile. Invariant: an entry without the leaf bit says where a node begins, which no
+//! other entry says, and a node of the last level has only leaves.
 
 use std::net::Ipv6Addr;
 
@@ -125,8 +128,8 @@ impl Fib6 {
         prefetch(self.nodes.as_ptr().wrapping_add(entry as usize).cast());
     }
 
-    /// Has `leaf` written over what is of up to `len` bits in the range of `prefix` where `entry`, which is for all of `depth`
-    /// bits, is or leads. Returns what the entry is now.
+    /// Has `leaf` written over what is of up to `len` bits in the range of `prefix` where `entry`,
+    /// which is for all of `depth` bits, is or leads. Returns what the entry is now.
     fn write(&mut self, entry: u32, depth: u8, prefix: (u128, u8), leaf: u32) -> u32 {
         let (addr, len) = prefix;
         if entry & LEAF != 0 && len <= depth {
@@ -269,7 +272,7 @@ impl LongestMatch<Ipv6Addr> for Fib6 {
         let (addr, len) = (prefix.addr().to_bits(), prefix.len());
         let first = (addr >> 112) as usize;
         for i in first..first + (ROOT >> len.min(ROOT_BITS)) {
-            self.root[i] = self.write(self.root[i], ROOT_BITS, (addr, len), Leaf::new(of_len, nexthop));
+            self.root[i] = self.write(self.root[i], ROOT_BITS, (addr, len), Leaf::of(of_len, nexthop));
         }
         Ok(())
     }
@@ -346,7 +349,7 @@ impl Builder {
         let (end, index) = (depth + bits, |addr: u128| (addr << depth >> (128 - bits)) as usize);
         for &(addr, len, nexthop) in routes.iter().filter(|(_, len, _)| *len <= end) {
             let first = index(addr);
-            entries[first..first + (1 << (end - len))].fill(Leaf::new(len, nexthop));
+            entries[first..first + (1 << (end - len))].fill(Leaf::of(len, nexthop));
         }
         for group in routes.chunk_by(|a, b| index(a.0) == index(b.0)) {
             // Those that end here are shorter, and so in front.

@@ -34,7 +34,8 @@ proptest! {
         agrees::<Ipv6Addr>(&fib, &routes, &random)?;
     }
 
-    /// Changed route by route it is what it would be if it were built of what is left; and what is empty again takes no room.
+    /// Changed route by route it is what it would be if it were built of what is left; and what is
+    /// empty again takes no room.
     #[test]
     fn follows_changes(
         built in routes(),

@@ -1,8 +1,10 @@
-//! Expressions that choose packets, in the syntax of `pcap-filter(7)`, as far as it goes here: see [`parse`](Filter::parse).
+//! Expressions that choose packets, in the syntax of `pcap-filter(7)`, as far as it goes here: see
+//! [`parse`](Filter::parse).
 //!
-//! Parsed once, by whatever thread starts a capture; asked by threads that touch packets, which it costs no allocation
-//! and no call. Invariant: asking looks at the packet's first frame only, takes time bounded by the expression's length,
-//! and cannot fail: what a packet is too short for does not match.
+//! Parsed once, by whatever thread starts a capture; asked by threads that touch packets, which it
+//! costs no allocation and no call. Invariant: asking looks at the packet's first frame only, takes
+//! time bounded by the expression's length, and cannot fail: what a packet is too short for does
+//! not match.
 
 mod facts;
 mod parse;
@@ -81,8 +83,8 @@ impl Filter {
         self.ops.is_empty()
     }
 
-    /// Whether it takes the packet that starts with `frame` (Ethernet header first), has `len` bytes, and whose outer VLAN
-    /// tag, if it was taken out, has this control information.
+    /// Whether it takes the packet that starts with `frame` (Ethernet header first), has `len`
+    /// bytes, and whose outer VLAN tag, if it was taken out, has this control information.
     pub fn matches(&self, frame: &[u8], len: usize, tag: Option<u16>) -> bool {
         if self.is_all() {
             return true;

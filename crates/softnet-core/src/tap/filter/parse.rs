@@ -1,8 +1,8 @@
-//! Reads an expression: the grammar of `pcap-filter(7)` without arithmetic on the packet's bytes, names of hosts and
-//! services, and protocols of other links.
+//! Reads an expression: the grammar of `pcap-filter(7)` without arithmetic on the packet's bytes,
+//! names of hosts and services, and protocols of other links.
 //!
-//! Invariant: an error says where it is and what was expected; any text is read in time linear in its length, and parts
-//! in parentheses are not deeper than [`MAX_NESTED`].
+//! Invariant: an error says where it is and what was expected; any text is read in time linear in
+//! its length, and parts in parentheses are not deeper than [`MAX_NESTED`].
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -68,10 +68,12 @@ struct Parser<'a> {
 }
 
 impl Filter {
-    /// Reads `text`; one without words takes every packet. In short: `[ip|ip6|arp|ether|tcp|udp|sctp] [src|dst|src or dst|src
-    /// and dst] [host|net|port|portrange|proto] WHAT`, a protocol alone, `vlan [ID]`, `[ether] broadcast|multicast`,
-    /// `less|greater BYTES`, with `and`, `or`, `not` (`&&`, `||`, `!`) and parentheses. As with libpcap, `and` and `or` are
-    /// read from left to right, neither before the other. Other than libpcap's, every test looks behind VLAN tags.
+    /// Reads `text`; one without words takes every packet. In short:
+    /// `[ip|ip6|arp|ether|tcp|udp|sctp] [src|dst|src or dst|src and dst]
+    /// [host|net|port|portrange|proto] WHAT`, a protocol alone, `vlan [ID]`, `[ether]
+    /// broadcast|multicast`, `less|greater BYTES`, with `and`, `or`, `not` (`&&`, `||`, `!`) and
+    /// parentheses. As with libpcap, `and` and `or` are read from left to right, neither before the
+    /// other. Other than libpcap's, every test looks behind VLAN tags.
     pub fn parse(text: &str) -> Result<Filter, FilterError> {
         let mut parser = Parser { text, tokens: tokens(text), next: 0, ops: Vec::new(), last: None };
         if !parser.tokens.is_empty() {
@@ -187,19 +189,19 @@ impl<'a> Parser<'a> {
     fn primitive(&mut self) -> Result<(), FilterError> {
         if self.took(&["vlan"]) {
             let id = self.peek().and_then(|word| word.parse::<u32>().ok());
-            return match id {
-                None => Ok(self.test(Test::Vlan(None))),
-                Some(id) => {
-                    self.next += 1;
-                    let id = u16::try_from(id).ok().filter(|id| *id < 4096);
-                    let id = id.ok_or_else(|| self.wrong("the id of a VLAN, 0 to 4095"))?;
-                    Ok(self.test(Test::Vlan(Some(id))))
-                }
-            };
+            let mut wanted = None;
+            if let Some(id) = id {
+                self.next += 1;
+                let id = u16::try_from(id).ok().filter(|id| *id < 4096);
+                wanted = Some(id.ok_or_else(|| self.wrong("the id of a VLAN, 0 to 4095"))?);
+            }
+            self.test(Test::Vlan(wanted));
+            return Ok(());
         }
         if let Some(greater) = self.take(&[("greater", true), ("less", false)]) {
             let len = self.number("a number of bytes", u32::MAX)?;
-            return Ok(self.test(if greater { Test::Greater(len) } else { Test::Less(len) }));
+            self.test(if greater { Test::Greater(len) } else { Test::Less(len) });
+            return Ok(());
         }
         let start = self.next;
         let proto = self.take(&[
@@ -214,13 +216,15 @@ impl<'a> Parser<'a> {
         if matches!(proto, None | Some(Proto::Ether))
             && let Some(broadcast) = self.take(&[("broadcast", true), ("multicast", false)])
         {
-            return Ok(self.test(Test::Group { broadcast }));
+            self.test(Test::Group { broadcast });
+            return Ok(());
         }
         if proto.is_none()
             && let Some((ethertype, protocol)) =
                 self.take(&[("icmp", (ethertype::IPV4, 1)), ("icmp6", (ethertype::IPV6, 58))])
         {
-            return Ok(self.both(Test::EtherType(ethertype), Test::Protocol(protocol)));
+            self.both(Test::EtherType(ethertype), Test::Protocol(protocol));
+            return Ok(());
         }
         let side = self.side()?;
         let kind = self.take(&[
@@ -245,8 +249,14 @@ impl<'a> Parser<'a> {
                     ));
                 }
             },
-            (Some(Proto::Network(ethertype)), None, None) => return Ok(self.test(Test::EtherType(ethertype))),
-            (Some(Proto::Transport(protocol)), None, None) => return Ok(self.test(Test::Protocol(protocol))),
+            (Some(Proto::Network(ethertype)), None, None) => {
+                self.test(Test::EtherType(ethertype));
+                return Ok(());
+            }
+            (Some(Proto::Transport(protocol)), None, None) => {
+                self.test(Test::Protocol(protocol));
+                return Ok(());
+            }
             (Some(Proto::Ether), None, None) => {
                 return Err(self.expected("host, src, dst, proto, broadcast or multicast"));
             }
@@ -363,7 +373,8 @@ impl<'a> Parser<'a> {
         self.named(what, &[], most)
     }
 
-    /// A number up to `most`, decimal or `0x…`, or one of these names, perhaps with a backslash as libpcap wants it.
+    /// A number up to `most`, decimal or `0x…`, or one of these names, perhaps with a backslash as
+    /// libpcap wants it.
     fn named(&mut self, what: &str, names: &[(&str, u32)], most: u32) -> Result<u32, FilterError> {
         let word = self.word(what)?;
         let named = word.strip_prefix('\\').unwrap_or(word);

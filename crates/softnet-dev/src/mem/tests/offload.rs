@@ -184,9 +184,12 @@ fn received_checksums_are_right_on_a_nic_that_verifies_them() {
     all_home(ctx);
 }
 
+/// A virtio header, and a packet.
+type Packet = ([u8; 10], Vec<u8>);
+
 /// A wire on which packets stay as they are, with their headers.
 #[derive(Clone, Default)]
-struct Wire(Arc<Mutex<VecDeque<([u8; 10], Vec<u8>)>>>);
+struct Wire(Arc<Mutex<VecDeque<Packet>>>);
 
 impl Sink for Wire {
     fn read(&mut self, _: &[u8]) {

@@ -1,14 +1,17 @@
 //! Resilient hashing: how the flows of a route with several next hops are spread over them.
 //!
-//! A group has many buckets, and each bucket a next hop. When a next hop comes or goes, buckets change hands only as far as the
-//! shares ask for it (the kernel's resilient next-hop groups, without their timers): flows of all other buckets stay.
+//! A group has many buckets, and each bucket a next hop. When a next hop comes or goes, buckets
+//! change hands only as far as the shares ask for it (the kernel's resilient next-hop groups,
+//! without their timers): flows of all other buckets stay.
 
-/// Buckets for each next hop, so that shares are even to some percent; and the fewest and the most that a group has.
+/// Buckets for each next hop, so that shares are even to some percent; and the fewest and the most
+/// that a group has.
 const EACH: usize = 32;
 const FEWEST: usize = 128;
 const MOST: usize = 4096;
 
-/// Which next hop each bucket has, of `members` with their weights; `before` is what it was. Never empty if there is a member.
+/// Which next hop each bucket has, of `members` with their weights; `before` is what it was. Never
+/// empty if there is a member.
 pub(super) fn fill(members: &[(u32, u16)], before: &[u32]) -> Vec<u32> {
     let n = (members.len() * EACH).next_power_of_two().clamp(FEWEST, MOST).max(before.len());
     let mut quotas = quotas(members, n);
@@ -36,7 +39,8 @@ pub(super) fn fill(members: &[(u32, u16)], before: &[u32]) -> Vec<u32> {
     buckets.collect()
 }
 
-/// How many of `n` buckets each member gets: by weight, and what is left over to those that are furthest below their share.
+/// How many of `n` buckets each member gets: by weight, and what is left over to those that are
+/// furthest below their share.
 fn quotas(members: &[(u32, u16)], n: usize) -> Vec<usize> {
     let all: usize = members.iter().map(|(_, weight)| usize::from(*weight).max(1)).sum();
     let share = |weight: u16| usize::from(weight).max(1) * n;

@@ -1,11 +1,12 @@
-//! The routes: all that there are, from whichever source, and which of them packets follow. What a FIB is built from, how it is
-//! kept up to date, and what is shown.
+//! The routes: all that there are, from whichever source, and which of them packets follow. What a
+//! FIB is built from, how it is kept up to date, and what is shown.
 //!
-//! Behind a lock of the stack's ([`Routes`](super::routes::Routes)), for the control side. A prefix may have several routes: own
-//! addresses go first, then lower metrics, then what is configured before what the kernel has. A route that no packet
-//! can leave by gives way to the next one.
+//! Behind a lock of the stack's ([`Routes`](super::routes::Routes)), for the control side. A prefix
+//! may have several routes: own addresses go first, then lower metrics, then what is configured
+//! before what the kernel has. A route that no packet can leave by gives way to the next one.
 //!
-//! Invariant: what was published is what [`best`](RibOf::best) says, but for changes that are [pending](RibOf::is_changed).
+//! Invariant: what was published is what [`best`](RibOf::best) says, but for changes that are
+//! [pending](RibOf::is_changed).
 
 mod buckets;
 mod paths;
@@ -61,6 +62,7 @@ struct Entry {
 
 /// The routes of a prefix, in the order in which they are used. Nearly all have one.
 #[derive(Debug)]
+#[expect(clippy::box_collection, reason = "a prefix with one route, as nearly all have, takes 16 bytes")]
 enum Entries {
     One(Entry),
     Many(Box<Vec<Entry>>),
@@ -316,7 +318,8 @@ impl<A: Family> RibOf<A> {
         self.changes.is_empty() || self.twins.as_ref().is_some_and(FibTwins::is_ready)
     }
 
-    /// A FIB with all changes; `None` if it is the published one. On an error all of them are still to be made.
+    /// A FIB with all changes; `None` if it is the published one. On an error all of them are still
+    /// to be made.
     pub(crate) fn next_fib(&mut self) -> Result<Option<Arc<A::Fib>>, FibError> {
         let Some(twins) = self.twins.as_mut().filter(|_| !self.changes.is_empty()) else { return Ok(None) };
         let mut refused = 0;

@@ -1,7 +1,9 @@
-//! What routes lead to, each thing once: a million routes have a handful of paths. Their numbers are the FIB's next hops.
+//! What routes lead to, each thing once: a million routes have a handful of paths. Their numbers
+//! are the FIB's next hops.
 //!
-//! Owned by the [table](super::RibOf). A path is counted for each route, and each group, that has it, and its number is free
-//! when none has. Invariant: number 0 is that of no route; members of a group are paths that are none.
+//! Owned by the [table](super::RibOf). A path is counted for each route, and each group, that has
+//! it, and its number is free when none has. Invariant: number 0 is that of no route; members of a
+//! group are paths that are none.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -111,8 +113,8 @@ impl Default for Paths {
 }
 
 impl Paths {
-    /// The number of `path`, which has one more user. A group's flows stay where they were in the group `like`, as far as they
-    /// can.
+    /// The number of `path`, which has one more user. A group's flows stay where they were in the
+    /// group `like`, as far as they can.
     pub(super) fn acquire(&mut self, path: &Path, like: Option<u32>) -> u32 {
         let parts = match path {
             Path::Hop(hop) => Parts::Hop(*hop),
@@ -215,7 +217,8 @@ impl Paths {
         changed
     }
 
-    /// Finds out whether the path can be used, and how a group's flows are spread. Whether that is another answer than before.
+    /// Finds out whether the path can be used, and how a group's flows are spread. Whether that is
+    /// another answer than before.
     fn look_again(&mut self, number: u32) -> bool {
         let slot = &self.slots[number as usize];
         let usable = match &slot.parts {
