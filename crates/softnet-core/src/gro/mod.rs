@@ -21,8 +21,10 @@
 //! Invariant: every packet that comes in goes out, is held, or became part of one that is or did.
 //! An aggregate ends below [`MAX_SIZE`] bytes, which its IP header can say.
 
+mod arrived;
 mod merge;
 mod run;
+mod slots;
 mod stats;
 mod table;
 

@@ -1,5 +1,6 @@
 //! A flow whose next segment is foreseen: of one that has been merged before, all of the next
-//! header is known but for the L4 checksum and the flags that end an aggregate.
+//! header is known but for the L4 checksum and the flags that end an aggregate. That holds for the
+//! first segment of its next aggregate, too.
 //!
 //! Used by the table alone, for a packet before anything else is looked up. What is foreseen is
 //! compared in a few wide words, without a hash, and without reading the header for what it says.
@@ -8,12 +9,13 @@
 //! of the flow, and acceptable. The other way round need not hold: what is not foreseen is looked
 //! up.
 
-use super::merge::{Form, Held, flags};
-use super::{BUCKETS, MAX_HELD, MAX_SIZE};
+use super::MAX_SIZE;
+use super::arrived::Arrived;
+use super::merge::{ENDS, Form, Held, flags};
 use crate::gso::header::{TCP_FLAGS, be16, be32, tcp_flags};
 use crate::gso::layout::{L4, Layout};
 use crate::ip::checksum;
-use crate::skb::{Skb, VlanProto};
+use crate::skb::VlanProto;
 use crate::vlan;
 
 /// Bytes that are compared: Ethernet with a tag, IPv6, TCP with timestamps. What has more is looked
@@ -26,8 +28,12 @@ pub(super) struct Run {
     /// The header of the first segment, and which bits the next has to have in common with it.
     header: [u64; WORDS],
     mask: [u64; WORDS],
-    layout: Layout,
+    pub(super) layout: Layout,
     tag: Option<(VlanProto, u16)>,
+    /// Of the flow.
+    pub(super) hash: u32,
+    /// Bytes of payload in a segment.
+    pub(super) size: u16,
     /// Bytes of a segment's packet.
     len: usize,
     /// IPv4 identification and header checksum of the next, and by how much the first steps.
@@ -35,8 +41,16 @@ pub(super) struct Run {
     check: u16,
     step: u16,
     seq: u32,
-    /// Where the held packet is.
-    bucket: u8,
+}
+
+/// What a packet is to the flow that foresees it, and which flags it has (0 of UDP).
+pub(super) enum Foreseen {
+    /// The next segment of what is held.
+    Next(u8),
+    /// The same, and there is no more room: the first of another aggregate.
+    AfterFull,
+    /// Nothing is held: the first of another aggregate.
+    First,
 }
 
 fn words(bytes: &[u8; LEN]) -> [u64; WORDS] {
@@ -62,7 +76,7 @@ fn mask_of(layout: &Layout) -> [u64; WORDS] {
 
 impl Run {
     /// What is to follow `held`, which has been merged before.
-    pub(super) fn of(held: &Held, bucket: u8) -> Option<Run> {
+    pub(super) fn of(held: &Held) -> Option<Run> {
         let (layout, data) = (held.layout, held.skb.data());
         if held.form != Form::Frags || layout.payload() > LEN {
             return None;
@@ -75,30 +89,38 @@ impl Run {
             mask: mask_of(&layout),
             layout,
             tag: vlan::get(held.skb.head()),
+            hash: held.hash,
+            size: held.size,
             len: layout.payload() + usize::from(held.size),
             id: 0,
             check: 0,
-            step: u16::from(!held.fixed_id),
+            step: 0,
             seq: 0,
-            bucket,
         };
         run.renew(held);
         Some(run)
     }
 
     /// Takes what differs between segments from `held` as it is now.
-    fn renew(&mut self, held: &Held) {
+    pub(super) fn renew(&mut self, held: &Held) {
         let (layout, data) = (&self.layout, held.skb.data());
+        self.step = u16::from(!held.fixed_id);
         let first = layout.id(data);
         self.id = first.wrapping_add(self.step.wrapping_mul(held.count));
         self.check = checksum::update16(be16(data, layout.l3() + 10), first, self.id);
         self.seq = layout.seq(data).wrapping_add((held.len - layout.headers()) as u32);
     }
 
-    /// Whether the packet is the next segment, its L4 checksum aside: with which flags (0 of UDP).
+    /// Whether all segments have the same IPv4 identification.
+    pub(super) fn has_fixed_id(&self) -> bool {
+        self.step == 0 && !self.layout.is_v6
+    }
+
+    /// Whether the packet is the next segment, its L4 checksum aside, of `held`, or of what comes
+    /// after it.
     #[inline(always)]
-    fn is_next(&self, held: &Held, skb: &Skb) -> Option<u8> {
-        let (data, head, layout) = (skb.data(), skb.head(), &self.layout);
+    pub(super) fn is_next(&self, held: Option<&Held>, packet: &impl Arrived) -> Option<Foreseen> {
+        let (data, layout) = (packet.data(), &self.layout);
         let bytes = data.first_chunk::<LEN>()?;
         let theirs = words(bytes);
         let differ = (0..WORDS).fold(0, |differ, at| differ | (theirs[at] ^ self.header[at]) & self.mask[at]);
@@ -112,113 +134,25 @@ impl Run {
             let check = be16(bytes, layout.l3() + 10);
             be16(bytes, layout.l3() + 4) == self.id && check == self.check && check != 0xffff
         };
-        let plain = data.len() == self.len && !skb.is_chained() && head.gso_size == 0 && head.flags == 0;
-        let is_next = differ == 0
-            && l4
-            && ip
-            && plain
-            && vlan::get(head) == self.tag
-            && held.len + usize::from(held.size) < MAX_SIZE;
-        is_next.then(|| flags(bytes, layout))
+        if differ != 0 || !l4 || !ip || data.len() != self.len || !packet.is_plain(self.tag) {
+            return None;
+        }
+        let flags = flags(bytes, layout);
+        match held {
+            Some(held) if held.len + usize::from(self.size) < MAX_SIZE => Some(Foreseen::Next(flags)),
+            // One that ends at once need not be held.
+            _ if flags & ENDS != 0 => None,
+            Some(_) => Some(Foreseen::AfterFull),
+            None => Some(Foreseen::First),
+        }
     }
 
-    /// That packet was merged.
+    /// That packet came.
     #[inline(always)]
-    pub(super) fn step(&mut self, size: u16) {
+    pub(super) fn step(&mut self) {
         let next = self.id.wrapping_add(self.step);
         self.check = checksum::update16(self.check, self.id, next);
         self.id = next;
-        self.seq = self.seq.wrapping_add(size.into());
+        self.seq = self.seq.wrapping_add(self.size.into());
     }
 }
-
-/// A packet that is the next segment of what is held at `at` in `bucket`, with these TCP flags.
-pub(super) struct Foreseen {
-    pub(super) bucket: usize,
-    pub(super) at: usize,
-    pub(super) flags: u8,
-}
-
-/// In place of a run: there is none.
-pub(super) const NO_RUN: u8 = u8::MAX;
-
-/// Those of all packets that are held.
-pub(super) struct Runs {
-    all: Box<[Option<Run>]>,
-    /// A bit for each that is not in use.
-    free: u64,
-    /// By run: the one that was found when the packet after one of it was not of it.
-    then: [u8; BUCKETS * MAX_HELD],
-    /// That of the packet before.
-    last: u8,
-}
-
-impl Runs {
-    pub(super) fn new() -> Self {
-        Runs {
-            all: (0..BUCKETS * MAX_HELD).map(|_| None).collect(),
-            free: u64::MAX,
-            then: [0; BUCKETS * MAX_HELD],
-            last: 0,
-        }
-    }
-
-    /// Where what is held is that the packet is the next segment of, if that is one of the likely
-    /// two: that of the packet before, or the one that followed it the last time.
-    #[inline(always)]
-    pub(super) fn find(&mut self, buckets: &[Vec<Held>; BUCKETS], skb: &Skb) -> Option<Foreseen> {
-        if let Some(at) = self.is_next(buckets, self.last, skb) {
-            return Some(at);
-        }
-        let then = *self.then.get(usize::from(self.last))?;
-        let at = self.is_next(buckets, then, skb)?;
-        self.last = then;
-        Some(at)
-    }
-
-    #[inline(always)]
-    fn is_next(&self, buckets: &[Vec<Held>; BUCKETS], number: u8, skb: &Skb) -> Option<Foreseen> {
-        let run = self.all.get(usize::from(number))?.as_ref()?;
-        let bucket = buckets.get(usize::from(run.bucket))?;
-        let at = bucket.iter().position(|held| held.run == number)?;
-        let flags = run.is_next(&bucket[at], skb)?;
-        Some(Foreseen { bucket: run.bucket.into(), at, flags })
-    }
-
-    /// The packet that was [found](Self::find) was merged.
-    #[inline(always)]
-    pub(super) fn step(&mut self, size: u16) {
-        if let Some(Some(run)) = self.all.get_mut(usize::from(self.last)) {
-            run.step(size);
-        }
-    }
-
-    /// A packet was merged with `held` in `bucket`, which had not been foreseen.
-    pub(super) fn renew(&mut self, held: &mut Held, bucket: usize) {
-        if held.run == NO_RUN {
-            let Some(run) = Run::of(held, bucket as u8) else { return };
-            let free = self.free.trailing_zeros();
-            let Some(slot) = self.all.get_mut(free as usize) else { return };
-            *slot = Some(run);
-            self.free &= !(1 << free);
-            held.run = free as u8;
-        } else if let Some(Some(run)) = self.all.get_mut(usize::from(held.run)) {
-            run.renew(held);
-        }
-        if let Some(then) = self.then.get_mut(usize::from(self.last)) {
-            *then = held.run;
-        }
-        self.last = held.run;
-    }
-
-    /// What has run `number`, if it has one, is held no more.
-    #[inline(always)]
-    pub(super) fn end(&mut self, number: u8) {
-        if let Some(run) = self.all.get_mut(usize::from(number)) {
-            *run = None;
-            self.free |= 1 << number;
-        }
-    }
-}
-
-const _: () = assert!(BUCKETS * MAX_HELD == u64::BITS as usize);
