@@ -61,6 +61,9 @@ pub const MAX_DATAGRAMS: usize = 64;
 /// ns after which a held packet is old: a jiffy of a kernel with `HZ` 1000.
 pub const OLD: u64 = 1_000_000;
 
+/// The headers of a packet are prefetched while so many others are looked at.
+const AHEAD: usize = 3;
+
 /// What GRO does with the packets of an instance: the knob `gro`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]

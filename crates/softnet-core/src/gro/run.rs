@@ -9,13 +9,13 @@
 //! of the flow, and acceptable. The other way round need not hold: what is not foreseen is looked
 //! up.
 
-use super::MAX_SIZE;
 use super::arrived::Arrived;
 use super::merge::{ENDS, Form, Held, flags};
+use super::{AHEAD, MAX_SIZE};
 use crate::gso::header::{TCP_FLAGS, be16, be32, tcp_flags};
 use crate::gso::layout::{L4, Layout};
 use crate::ip::checksum;
-use crate::skb::VlanProto;
+use crate::skb::{FrameBatch, VlanProto};
 use crate::vlan;
 
 /// Bytes that are compared: Ethernet with a tag, IPv6, TCP with timestamps. What has more is looked
@@ -23,24 +23,67 @@ use crate::vlan;
 const LEN: usize = 96;
 const WORDS: usize = LEN / 8;
 
-/// See the [module](self).
-pub(super) struct Run {
+/// What all segments of a flow have in common.
+struct Template {
     /// The header of the first segment, and which bits the next has to have in common with it.
     header: [u64; WORDS],
     mask: [u64; WORDS],
-    pub(super) layout: Layout,
+    layout: Layout,
+    /// Bytes of a segment's packet, and of its payload.
+    len: usize,
+    size: u16,
+    /// By how much the IPv4 identification steps.
+    step: u16,
+}
+
+/// What is the next segment's alone.
+#[derive(Clone, Copy)]
+struct Expected {
+    /// IPv4 identification and header checksum.
+    id: u16,
+    check: u16,
+    seq: u32,
+}
+
+impl Expected {
+    /// Whether these are the bytes of the next segment, its L4 checksum aside: with which flags (0
+    /// of UDP).
+    #[inline(always)]
+    fn is(&self, template: &Template, data: &[u8]) -> Option<u8> {
+        let layout = &template.layout;
+        let bytes = data.first_chunk::<LEN>()?;
+        let (theirs, Template { header, mask, .. }) = (words(bytes), template);
+        let differ = (0..WORDS).fold(0, |differ, at| differ | (theirs[at] ^ header[at]) & mask[at]);
+        let check = be16(bytes, layout.check());
+        let l4 = match layout.l4_is {
+            // 0xffff is how a sum of 0 would be written, and none is.
+            L4::Tcp => (check != 0xffff) & (be32(bytes, layout.l4() + 4) == self.seq),
+            L4::Udp => check != 0,
+        };
+        let ip = layout.is_v6 || {
+            let check = be16(bytes, layout.l3() + 10);
+            (be16(bytes, layout.l3() + 4) == self.id) & (check == self.check) & (check != 0xffff)
+        };
+        ((differ == 0) & l4 & ip & (data.len() == template.len)).then(|| flags(bytes, layout))
+    }
+
+    /// That packet came.
+    #[inline(always)]
+    fn step(&mut self, template: &Template) {
+        let next = self.id.wrapping_add(template.step);
+        self.check = checksum::update16(self.check, self.id, next);
+        self.id = next;
+        self.seq = self.seq.wrapping_add(template.size.into());
+    }
+}
+
+/// See the [module](self).
+pub(super) struct Run {
+    template: Template,
+    expected: Expected,
     tag: Option<(VlanProto, u16)>,
     /// Of the flow.
     pub(super) hash: u32,
-    /// Bytes of payload in a segment.
-    pub(super) size: u16,
-    /// Bytes of a segment's packet.
-    len: usize,
-    /// IPv4 identification and header checksum of the next, and by how much the first steps.
-    id: u16,
-    check: u16,
-    step: u16,
-    seq: u32,
 }
 
 /// What a packet is to the flow that foresees it, and which flags it has (0 of UDP).
@@ -53,6 +96,7 @@ pub(super) enum Foreseen {
     First,
 }
 
+#[inline(always)]
 fn words(bytes: &[u8; LEN]) -> [u64; WORDS] {
     let (words, _) = bytes.as_chunks::<8>();
     std::array::from_fn(|at| u64::from_ne_bytes(words[at]))
@@ -84,62 +128,68 @@ impl Run {
         // A frame that ends before has nothing there that counts.
         let mut header = [0; LEN];
         header[..layout.payload()].copy_from_slice(data.get(..layout.payload())?);
-        let mut run = Run {
+        if layout.l4_is == L4::Tcp {
+            // The first one's alone.
+            header[layout.l4() + TCP_FLAGS] &= !tcp_flags::CWR;
+        }
+        let template = Template {
             header: words(&header),
             mask: mask_of(&layout),
             layout,
-            tag: vlan::get(held.skb.head()),
-            hash: held.hash,
-            size: held.size,
             len: layout.payload() + usize::from(held.size),
-            id: 0,
-            check: 0,
+            size: held.size,
             step: 0,
-            seq: 0,
         };
+        let expected = Expected { id: 0, check: 0, seq: 0 };
+        let mut run = Run { template, expected, tag: vlan::get(held.skb.head()), hash: held.hash };
         run.renew(held);
         Some(run)
     }
 
     /// Takes what differs between segments from `held` as it is now.
     pub(super) fn renew(&mut self, held: &Held) {
-        let (layout, data) = (&self.layout, held.skb.data());
-        self.step = u16::from(!held.fixed_id);
+        let (Template { layout, step, .. }, data) = (&mut self.template, held.skb.data());
+        *step = u16::from(!held.fixed_id);
         let first = layout.id(data);
-        self.id = first.wrapping_add(self.step.wrapping_mul(held.count));
-        self.check = checksum::update16(be16(data, layout.l3() + 10), first, self.id);
-        self.seq = layout.seq(data).wrapping_add((held.len - layout.headers()) as u32);
+        let id = first.wrapping_add(step.wrapping_mul(held.count));
+        let check = checksum::update16(be16(data, layout.l3() + 10), first, id);
+        let seq = layout.seq(data).wrapping_add((held.len - layout.headers()) as u32);
+        self.expected = Expected { id, check, seq };
+    }
+
+    /// Where the headers of its packets are.
+    pub(super) fn layout(&self) -> Layout {
+        self.template.layout
+    }
+
+    /// Bytes of payload in a segment.
+    #[inline(always)]
+    pub(super) fn size(&self) -> usize {
+        self.template.size.into()
+    }
+
+    /// Whether packets have no tag beside them.
+    #[inline(always)]
+    pub(super) fn is_untagged(&self) -> bool {
+        self.tag.is_none()
     }
 
     /// Whether all segments have the same IPv4 identification.
+    #[inline(always)]
     pub(super) fn has_fixed_id(&self) -> bool {
-        self.step == 0 && !self.layout.is_v6
+        self.template.step == 0 && !self.template.layout.is_v6
     }
 
     /// Whether the packet is the next segment, its L4 checksum aside, of `held`, or of what comes
     /// after it.
     #[inline(always)]
     pub(super) fn is_next(&self, held: Option<&Held>, packet: &impl Arrived) -> Option<Foreseen> {
-        let (data, layout) = (packet.data(), &self.layout);
-        let bytes = data.first_chunk::<LEN>()?;
-        let theirs = words(bytes);
-        let differ = (0..WORDS).fold(0, |differ, at| differ | (theirs[at] ^ self.header[at]) & self.mask[at]);
-        let check = be16(bytes, layout.check());
-        let l4 = match layout.l4_is {
-            // 0xffff is how a sum of 0 would be written, and none is.
-            L4::Tcp => check != 0xffff && be32(bytes, layout.l4() + 4) == self.seq,
-            L4::Udp => check != 0,
-        };
-        let ip = layout.is_v6 || {
-            let check = be16(bytes, layout.l3() + 10);
-            be16(bytes, layout.l3() + 4) == self.id && check == self.check && check != 0xffff
-        };
-        if differ != 0 || !l4 || !ip || data.len() != self.len || !packet.is_plain(self.tag) {
+        if !packet.is_plain(self.tag) {
             return None;
         }
-        let flags = flags(bytes, layout);
+        let flags = self.expected.is(&self.template, packet.data())?;
         match held {
-            Some(held) if held.len + usize::from(self.size) < MAX_SIZE => Some(Foreseen::Next(flags)),
+            Some(held) if held.len + self.size() < MAX_SIZE => Some(Foreseen::Next(flags)),
             // One that ends at once need not be held.
             _ if flags & ENDS != 0 => None,
             Some(_) => Some(Foreseen::AfterFull),
@@ -150,9 +200,27 @@ impl Run {
     /// That packet came.
     #[inline(always)]
     pub(super) fn step(&mut self) {
-        let next = self.id.wrapping_add(self.step);
-        self.check = checksum::update16(self.check, self.id, next);
-        self.id = next;
-        self.seq = self.seq.wrapping_add(self.size.into());
+        self.expected.step(&self.template);
+    }
+
+    /// How many of the first `most` frames are next segments one after the other that end nothing,
+    /// and that `is_right` is true of.
+    #[inline(always)]
+    pub(super) fn in_a_row(
+        &self,
+        frames: &FrameBatch,
+        most: usize,
+        mut is_right: impl FnMut(&[u8]) -> bool,
+    ) -> usize {
+        let mut expected = self.expected;
+        (0..most)
+            .take_while(|n| {
+                frames.prefetch_headers(n + AHEAD);
+                let data = frames.peek(*n).unwrap_or_default();
+                let is_next = expected.is(&self.template, data).is_some_and(|flags| flags & ENDS == 0);
+                expected.step(&self.template);
+                is_next && is_right(data)
+            })
+            .count()
     }
 }

@@ -83,6 +83,18 @@ impl Slots {
         self.holding.count_ones() as usize
     }
 
+    /// The likely two slots: that of the packet before, and the one that followed it the last time.
+    #[inline(always)]
+    pub(super) fn likely(&self) -> [u8; 2] {
+        [self.last, self.then.get(usize::from(self.last)).copied().unwrap_or_default()]
+    }
+
+    /// A packet was of the flow of slot `number`, one of the [likely](Self::likely).
+    #[inline(always)]
+    pub(super) fn found(&mut self, number: u8) {
+        self.last = number;
+    }
+
     /// What the packet is, if it is the next segment of one of the likely two flows: that of the
     /// packet before, or the one that followed it the last time.
     #[inline(always)]

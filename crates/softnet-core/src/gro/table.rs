@@ -4,7 +4,7 @@ use super::arrived::{Arrived, Bare};
 use super::merge::{ENDS, Form, Held, Refusal, flags, is_completed, is_mergeable, is_right};
 use super::run::Foreseen;
 use super::slots::Slots;
-use super::{BUCKETS, Flushed, GroMode, GroParams, GroStats, OLD};
+use super::{AHEAD, BUCKETS, Flushed, GroMode, GroParams, GroStats, MAX_SIZE, OLD};
 use crate::SoftnetData;
 use crate::gso;
 use crate::gso::header::{TCP_FLAGS, put, tcp_flags};
@@ -32,9 +32,6 @@ impl Default for GroTable {
         Self::new()
     }
 }
-
-/// The headers of a packet are prefetched while so many others are looked at.
-const AHEAD: usize = 3;
 
 /// What a table needs for each packet beside itself.
 struct Call<'a> {
@@ -123,7 +120,9 @@ impl GroTable {
         }
         let partial = call.params.partial_csum;
         let right = match form {
-            Form::Frags => held.is_verified(partial) && is_right(skb.data(), skb.head().csum, layout, partial),
+            Form::Frags => {
+                held.is_verified(partial) && is_right(skb.data(), skb.head().csum, layout, partial)
+            }
             Form::List => !partial || is_completed(&mut skb, layout),
         };
         if !right {
@@ -164,7 +163,7 @@ impl GroTable {
             held.fixed_id = run.has_fixed_id();
         }
         if packet.append_to(call.ctx, &mut held.more, held.layout.payload()) {
-            let why = held.appended(run.size.into(), flags);
+            let why = held.appended(run.size(), flags);
             run.step();
             self.merged += 1;
             if let Some(why) = why {
@@ -173,12 +172,48 @@ impl GroTable {
         }
     }
 
+    /// Frames came of which the first are next segments of what one of the likely two slots holds:
+    /// all that need not end that become part of it at once. Returns whether there were any.
+    #[inline(always)]
+    fn go_on_in_a_row(&mut self, call: &mut Call<'_>, frames: &mut FrameBatch) -> bool {
+        let region = call.ctx.region().id();
+        self.slots.likely().into_iter().any(|number| {
+            let Some((held, Some(run))) = self.slots.get(number) else { return false };
+            let partial = call.params.partial_csum;
+            if !run.is_untagged()
+                || !held.is_verified(partial)
+                || frames.region() != region
+                || held.skb.region() != region
+            {
+                return false;
+            }
+            // Below where it would be full.
+            let room = (MAX_SIZE - 1 - held.len) / run.size();
+            let most = frames.len().min(room).min(held.most() - 1 - usize::from(held.count));
+            let (csum, layout) = (frames.csum, &held.layout);
+            let n = run.in_a_row(frames, most, |data| is_right(data, csum, layout, partial));
+            if n == 0 {
+                return false;
+            }
+            if held.count == 1 {
+                held.fixed_id = run.has_fixed_id();
+            }
+            let n = call.ctx.chain_frames(&mut held.more, frames, n, layout.payload());
+            held.count += n as u16;
+            held.len += n * run.size();
+            (0..n).for_each(|_| run.step());
+            self.merged += n as u64;
+            self.slots.found(number);
+            n > 0
+        })
+    }
+
     /// A packet came that is the first of an aggregate to be, of the flow that slot `number` waits
     /// for.
     fn begin(&mut self, call: &mut Call<'_>, packet: impl Arrived, number: u8) {
         let Some(mut skb) = packet.into_skb(call.ctx) else { return };
         let Some(run) = self.slots.waiting(number) else { return self.receive_skb(call, skb) };
-        let (layout, hash) = (run.layout, run.hash);
+        let (layout, hash) = (run.layout(), run.hash);
         run.step();
         skb.head_mut().hash = hash;
         self.make_room(call, hash);
@@ -351,8 +386,9 @@ impl Gro for GroTable {
         (0..AHEAD).for_each(|n| frames.prefetch_headers(n));
         let mut call = Call { ctx, stats, params, batch };
         while !frames.is_empty() {
-            frames.prefetch_headers(AHEAD);
-            self.receive_one(&mut call, Bare(frames));
+            if !self.go_on_in_a_row(&mut call, frames) {
+                self.receive_one(&mut call, Bare(frames));
+            }
         }
         self.end_call(ctx, stats);
     }

@@ -9,8 +9,8 @@ use super::cut::{append, ended};
 use super::header::{be16, put};
 use super::inherit;
 use super::layout::{L4, Layout, MAX_HEADERS};
-use crate::ip::checksum;
 use crate::SoftnetData;
+use crate::ip::checksum;
 use crate::skb::{Csum, DropReason, Part, Skb, SkbList};
 
 /// Whether each segment's own headers are where they were, and of the kind of the first one's. They

@@ -153,7 +153,8 @@ impl FrameChain {
     /// The last head names its own frame and those after it up to number `last`.
     fn say_more(&self, last: u32) {
         // SAFETY: the chain owns the head.
-        unsafe { linked(self.region, self.last) }.raw_mut().head.frag_count = (last % (1 + MORE as u32)) as u8;
+        unsafe { linked(self.region, self.last) }.raw_mut().head.frag_count =
+            (last % (1 + MORE as u32)) as u8;
     }
 }
 
@@ -195,6 +196,61 @@ impl Store {
         chain.frames += 1;
         chain.bytes += len as u32;
         Ok(())
+    }
+
+    /// The same of the first `n` frames of `frames`, which are of this store's region, each without
+    /// its first `headers` bytes, which it has. Returns how many were appended: all but for want of
+    /// heads.
+    #[inline(always)]
+    pub fn chain_frames(
+        &mut self,
+        chain: &mut FrameChain,
+        frames: &mut FrameBatch,
+        n: usize,
+        headers: usize,
+    ) -> usize {
+        let mut done = 0;
+        while done < n {
+            let at = chain.frames as usize % (1 + MORE);
+            let room = if at == 0 { 0 } else { (1 + MORE - at).min(n - done) };
+            if room == 0 || chain.region != frames.region {
+                let Some((frame, off, len)) = frames.pop() else { break };
+                let appended = self.chain_frame(chain, frame, off + headers, len.saturating_sub(headers));
+                if let Err(frame) = appended {
+                    // Back to where it was.
+                    let _ = frame.into_raw();
+                    frames.from -= 1;
+                    break;
+                }
+                done += 1;
+                continue;
+            }
+            // SAFETY: the chain owns its last head, of which `room` words from `at - 1` on are within
+            // `MORE`.
+            let to = unsafe {
+                std::slice::from_raw_parts_mut(
+                    RawHead::word(head_ptr(chain.region, chain.last), at - 1),
+                    room,
+                )
+            };
+            let from = frames.words[..frames.to].get(frames.from..).unwrap_or_default();
+            let (mut moved, mut bytes) = (0, 0);
+            for (to, word) in to.iter_mut().zip(from) {
+                let Fragment { frame, off, len } = Fragment::of(*word);
+                let pulled = len.min(headers as u16);
+                *to = Fragment { frame, off: off + pulled, len: len - pulled }.word();
+                bytes += u32::from(len - pulled);
+                moved += 1;
+            }
+            if moved == 0 {
+                break;
+            }
+            frames.from += moved;
+            chain.frames += moved as u32;
+            chain.bytes += bytes;
+            done += moved;
+        }
+        done
     }
 
     /// The same of a frame that needs a head.
@@ -391,6 +447,12 @@ impl FrameBatch {
         self.from == self.to
     }
 
+    /// Frames that still fit.
+    #[inline(always)]
+    pub fn room(&self) -> usize {
+        BATCH - self.to
+    }
+
     /// Appends a frame, whose packet is the `len` bytes at `off`, or hands it back: if there is no
     /// room, if it is of another region, or if the range is outside of it.
     #[inline(always)]
@@ -414,8 +476,14 @@ impl FrameBatch {
     /// Bytes of the first packet.
     #[inline(always)]
     pub fn front(&self) -> Option<&[u8]> {
+        self.peek(0)
+    }
+
+    /// Bytes of the packet that comes after `n` others.
+    #[inline(always)]
+    pub fn peek(&self, n: usize) -> Option<&[u8]> {
         // SAFETY: the batch owns its frames, and `push` has seen that the range is within.
-        self.get(0).map(|fragment| unsafe { fragment.bytes(self.region) })
+        self.get(n).map(|fragment| unsafe { fragment.bytes(self.region) })
     }
 
     /// Takes the first frame, with offset and length of its packet.
