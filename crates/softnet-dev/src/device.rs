@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use softnet_core::SoftnetData;
 use softnet_core::napi::MitigationConfig;
-use softnet_core::skb::{Batch, DropReason};
+use softnet_core::skb::{Batch, DropReason, FrameBatch};
 pub use softnet_core::stack::device::{QueueStats, Reaped, TxQueue};
 use softnet_core::steer::FlowKey;
 
@@ -170,6 +170,18 @@ pub trait RxQueue: Send {
     /// Appends up to `budget` received packets (and no more than fit) to `batch` with their first line
     /// filled in (device, queue), and posts fresh frames to the ring. Returns how many it appended.
     fn rx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch, budget: usize) -> usize;
+    /// The same for an instance whose receive offload makes one packet of many: appends the frames
+    /// of up to `budget` packets to `frames`, without heads. `None`, and nothing has happened, if the
+    /// queue can't, or if one comes next that consists of several frames:
+    /// [`rx_burst`](Self::rx_burst) is to be called then.
+    fn rx_frames(
+        &mut self,
+        _ctx: &mut SoftnetData,
+        _frames: &mut FrameBatch,
+        _budget: usize,
+    ) -> Option<usize> {
+        None
+    }
     /// The queue's doorbell.
     fn doorbell(&self) -> Arc<dyn Doorbell>;
     /// Its counters.

@@ -6,7 +6,7 @@ use crate::gso::header::{TCP_FLAGS, be16, be32, put, tcp_flags};
 use crate::gso::layout::{L4, Layout, UDP_LEN, l3_len};
 use crate::ip::checksum;
 use crate::ip::v4::header::MIN_LEN;
-use crate::skb::{Csum, MAX_FRAMES, Skb, SkbList};
+use crate::skb::{Csum, FrameChain, MAX_FRAMES, Skb};
 use crate::vlan;
 
 /// The form of aggregates of a protocol.
@@ -32,10 +32,8 @@ impl Form {
 pub(super) struct Held {
     /// Its first segment, and the further ones: all of one region, none with a chain.
     pub(super) skb: Skb,
-    pub(super) more: SkbList,
+    pub(super) more: FrameChain,
     pub(super) hash: u32,
-    /// Number of its [run](super::run).
-    pub(super) run: u8,
     pub(super) form: Form,
     pub(super) layout: Layout,
     /// When it came, in units of [`OLD`](super::OLD).
@@ -200,28 +198,31 @@ impl Held {
     }
 }
 
-/// Whether the L4 checksum is right. A partial one is, if the device says so, or if such may come
-/// without a word; then, with `complete`, it is completed.
+/// Whether the L4 checksum of a packet is right, of which `csum` is known. A partial one is, if the
+/// device says so, or if such may come without a word.
 #[inline(always)]
-pub(super) fn verify(skb: &mut Skb, layout: &Layout, partial_csum: bool, complete: bool) -> bool {
-    skb.head().csum != Csum::None || sum_is_right(skb, layout, partial_csum, complete)
+pub(super) fn is_right(data: &[u8], csum: Csum, layout: &Layout, partial_csum: bool) -> bool {
+    csum != Csum::None || {
+        let pseudo = layout.pseudo(data, data.len() - layout.l4());
+        // Whatever the sum is.
+        partial_csum && be16(data, layout.check()) == pseudo
+            || checksum::add(pseudo, checksum::sum(&data[layout.l4()..])) == 0xffff
+    }
 }
 
-fn sum_is_right(skb: &mut Skb, layout: &Layout, partial_csum: bool, complete: bool) -> bool {
+/// The same, and a partial one that comes without a word is completed.
+#[inline(always)]
+pub(super) fn is_completed(skb: &mut Skb, layout: &Layout) -> bool {
+    let csum = skb.head().csum;
+    csum != Csum::None || is_right(skb.data(), csum, layout, false) || complete(skb, layout)
+}
+
+#[cold]
+fn complete(skb: &mut Skb, layout: &Layout) -> bool {
     let data = skb.data();
-    let len = data.len() - layout.l4();
-    let pseudo = layout.pseudo(data, len);
-    let is_partial = partial_csum && be16(data, layout.check()) == pseudo;
-    if is_partial && !complete {
-        // Whatever the sum is.
-        return true;
-    }
-    let sum = checksum::sum(&data[layout.l4()..]);
-    if checksum::add(pseudo, sum) == 0xffff {
-        return true;
-    }
+    let is_partial = be16(data, layout.check()) == layout.pseudo(data, data.len() - layout.l4());
     if is_partial {
-        let check = layout.written(!sum);
+        let check = layout.written(!checksum::sum(&data[layout.l4()..]));
         put(skb.data_mut(), layout.check(), check.to_be_bytes());
     }
     is_partial

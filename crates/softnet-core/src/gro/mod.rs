@@ -21,8 +21,10 @@
 //! Invariant: every packet that comes in goes out, is held, or became part of one that is or did.
 //! An aggregate ends below [`MAX_SIZE`] bytes, which its IP header can say.
 
+mod arrived;
 mod merge;
 mod run;
+mod slots;
 mod stats;
 mod table;
 
@@ -58,6 +60,9 @@ pub const MAX_DATAGRAMS: usize = 64;
 
 /// ns after which a held packet is old: a jiffy of a kernel with `HZ` 1000.
 pub const OLD: u64 = 1_000_000;
+
+/// The headers of a packet are prefetched while so many others are looked at.
+const AHEAD: usize = 3;
 
 /// What GRO does with the packets of an instance: the knob `gro`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

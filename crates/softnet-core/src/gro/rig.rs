@@ -7,7 +7,7 @@ use super::{GroMode, GroParams, GroStats, GroTable};
 use crate::SoftnetData;
 use crate::gso;
 use crate::napi::Gro;
-use crate::skb::{Batch, CacheSizes, Csum, DropReason, HeapMemory, Region, Skb, VlanProto};
+use crate::skb::{Batch, CacheSizes, Csum, DropReason, FrameBatch, HeapMemory, Region, Skb, VlanProto};
 use crate::vlan;
 
 pub(crate) const ACK: u8 = 0x10;
@@ -227,10 +227,30 @@ impl Rig {
         self.receive_skbs(batch)
     }
 
+    /// The same, of frames that have no heads yet.
+    pub(crate) fn receive_bare(&mut self, packets: &[Packet]) -> Vec<Skb> {
+        let mut frames = FrameBatch::new(&self.region);
+        for packet in packets {
+            assert_eq!(packet.vlan, None, "a tag beside a frame");
+            let skb = self.skb(packet);
+            let (frame, off, len) = self.ctx.take_frame(skb).expect("it is one frame");
+            frames.push(frame, off, len).expect("a batch of packets");
+        }
+        self.received += packets.len() as u64;
+        let mut batch = Batch::new();
+        self.table.receive_frames(&mut self.ctx, &self.stats, &self.params, &mut frames, &mut batch);
+        assert!(frames.is_empty());
+        self.taken(batch)
+    }
+
     /// The same of packets that are there.
     pub(crate) fn receive_skbs(&mut self, mut batch: Batch) -> Vec<Skb> {
         self.received += batch.len() as u64;
         self.table.receive(&mut self.ctx, &self.stats, &self.params, &mut batch);
+        self.taken(batch)
+    }
+
+    fn taken(&mut self, mut batch: Batch) -> Vec<Skb> {
         let mut out: Vec<Skb> = batch.drain().collect();
         self.table.more(&mut batch);
         out.extend(batch.drain());

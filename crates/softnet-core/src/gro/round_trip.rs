@@ -212,6 +212,7 @@ proptest! {
         runs in prop::collection::vec(1usize..20, 1..8),
         polls in prop::collection::vec((1usize..=64, 0u8..4), 1..10),
         rewritten: bool,
+        bare: bool,
         partial_csum: bool,
     ) {
         let mut rig = Rig::new(mode);
@@ -237,7 +238,8 @@ proptest! {
             let (now, later) = rest.split_at(n.min(rest.len()));
             rest = later;
             rig.params.now += OLD / 2;
-            out.extend(rig.receive(now));
+            let bare = bare && now.iter().all(|packet| packet.vlan.is_none());
+            out.extend(if bare { rig.receive_bare(now) } else { rig.receive(now) });
             match then {
                 0 => out.extend(rig.flush(false)),
                 1 => out.extend(rig.flush(true)),

@@ -1,23 +1,22 @@
 //! The packets that an instance holds, and what becomes of the next ones.
 
-use super::merge::{ENDS, Form, Held, Refusal, flags, is_mergeable, verify};
-use super::run::{Foreseen, NO_RUN, Runs};
-use super::{BUCKETS, Flushed, GroMode, GroParams, GroStats, MAX_HELD, OLD};
+use super::arrived::{Arrived, Bare};
+use super::merge::{ENDS, Form, Held, Refusal, flags, is_completed, is_mergeable, is_right};
+use super::run::Foreseen;
+use super::slots::Slots;
+use super::{AHEAD, BUCKETS, Flushed, GroMode, GroParams, GroStats, MAX_SIZE, OLD};
 use crate::SoftnetData;
 use crate::gso;
 use crate::gso::header::{TCP_FLAGS, put, tcp_flags};
 use crate::gso::layout::{L4, Layout, l3_of};
 use crate::ip::v6::header::LEN as IPV6_LEN;
 use crate::napi::Gro;
-use crate::skb::{Batch, Csum, DropReason, Flags, GsoType, Skb, SkbList};
+use crate::skb::{Batch, Csum, DropReason, Flags, FrameBatch, FrameChain, GsoType, Skb};
 use crate::steer::skb_get_hash;
 
 /// See the [module](super).
 pub struct GroTable {
-    /// Each oldest first, and made for [`MAX_HELD`].
-    buckets: [Vec<Held>; BUCKETS],
-    runs: Runs,
-    held: usize,
+    slots: Slots,
     /// Packets that became part of another, and were not counted yet.
     merged: u64,
     /// Time, in units of [`OLD`].
@@ -34,252 +33,303 @@ impl Default for GroTable {
     }
 }
 
-/// The headers of a packet are prefetched while so many others are looked at.
-const AHEAD: usize = 3;
-
-/// Where packets go on, in order.
-struct Out<'a> {
+/// What a table needs for each packet beside itself.
+struct Call<'a> {
+    ctx: &'a mut SoftnetData,
+    stats: &'a GroStats,
+    params: &'a GroParams,
     batch: &'a mut Batch,
-    more: &'a mut Batch,
-}
-
-impl Out<'_> {
-    #[inline(always)]
-    fn push(&mut self, ctx: &mut SoftnetData, skb: Skb) {
-        let refused = if self.more.is_empty() { self.batch.push(skb) } else { Err(skb) };
-        // Together they have room for all that can be held and all that can come.
-        if let Err(skb) = refused
-            && let Err(skb) = self.more.push(skb)
-        {
-            ctx.free(skb, DropReason::Shutdown);
-        }
-    }
 }
 
 impl GroTable {
     /// An empty table.
     pub fn new() -> Self {
-        GroTable {
-            buckets: std::array::from_fn(|_| Vec::with_capacity(MAX_HELD)),
-            runs: Runs::new(),
-            held: 0,
-            merged: 0,
-            now: 0,
-            mode: GroMode::Off,
-            more: Batch::new(),
-        }
+        GroTable { slots: Slots::new(), merged: 0, now: 0, mode: GroMode::Off, more: Batch::new() }
     }
 
     /// One packet.
-    #[inline]
-    fn receive_one(
-        &mut self,
-        ctx: &mut SoftnetData,
-        stats: &GroStats,
-        params: &GroParams,
-        mut skb: Skb,
-        batch: &mut Batch,
-    ) {
-        if let Some(foreseen) = self.runs.find(&self.buckets, &skb) {
-            match self.go_on(ctx, stats, params, skb, &foreseen, batch) {
-                None => return,
-                Some(refused) => skb = refused,
+    #[inline(always)]
+    fn receive_one(&mut self, call: &mut Call<'_>, packet: impl Arrived) {
+        let Some((number, foreseen)) = self.slots.foresee(&packet) else {
+            return self.look_up(call, packet);
+        };
+        match foreseen {
+            Foreseen::Next(flags) => self.go_on(call, packet, number, flags),
+            Foreseen::AfterFull => {
+                self.end(call, number, Flushed::Full);
+                self.begin(call, packet, number);
             }
+            Foreseen::First => self.begin(call, packet, number),
         }
-        let layout = Layout::of(skb.data());
-        if layout.is_none() && self.held > 0 {
-            self.end_flows_of(ctx, stats, &skb, batch);
-        }
-        let GroTable { buckets, runs, held, merged, now, more, .. } = self;
-        let mut out = Out { batch, more };
-        let Some(layout) = layout else { return out.push(ctx, skb) };
-        let Some(form) = Form::of(params.mode, layout.l4_is) else { return out.push(ctx, skb) };
-        let hash = skb_get_hash(&mut skb);
-        let at_bucket = hash as usize % BUCKETS;
-        let bucket = &mut buckets[at_bucket];
-        let mergeable = is_mergeable(&skb, &layout, form);
-        if let Some(at) = bucket.iter().position(|held| held.is_same_flow(hash, &skb, &layout)) {
-            let why = if mergeable {
-                match merge(&mut bucket[at], skb, &layout, form, params) {
-                    Ok(None) => {
-                        *merged += 1;
-                        return runs.renew(&mut bucket[at], at_bucket);
-                    }
-                    Ok(Some(why)) => {
-                        *merged += 1;
-                        let done = bucket.remove(at);
-                        *held -= 1;
-                        return out.push(ctx, finish(stats, runs, done, why));
-                    }
-                    Err((refused, why)) => {
-                        skb = refused;
-                        why
-                    }
-                }
-            } else {
-                Flushed::Mismatch
-            };
-            let done = bucket.remove(at);
-            *held -= 1;
-            out.push(ctx, finish(stats, runs, done, why));
-        }
-        if !mergeable || flags(skb.data(), &layout) & ENDS != 0 {
-            return out.push(ctx, skb);
-        }
-        // A list has no sum to answer for, unless another stage would have completed it.
-        if form == Form::List && params.partial_csum && !verify(&mut skb, &layout, true, true) {
-            return out.push(ctx, skb);
-        }
-        if bucket.len() == MAX_HELD {
-            let oldest = bucket.remove(0);
-            *held -= 1;
-            out.push(ctx, finish(stats, runs, oldest, Flushed::Evicted));
-        }
-        let (len, size) = (skb.len() - layout.l3(), (skb.len() - layout.payload()) as u16);
-        bucket.push(Held {
-            skb,
-            more: SkbList::new(),
-            hash,
-            run: NO_RUN,
-            form,
-            layout,
-            age: *now,
-            size,
-            count: 1,
-            len,
-            verified: form == Form::List,
-            fixed_id: false,
-        });
-        *held += 1;
     }
 
-    /// A packet came that is the next segment of one that is held, if its checksum is right and
-    /// memory is of one region; else hands it back.
-    #[inline(always)]
-    fn go_on(
-        &mut self,
-        ctx: &mut SoftnetData,
-        stats: &GroStats,
-        params: &GroParams,
-        mut skb: Skb,
-        &Foreseen { bucket, at, flags }: &Foreseen,
-        batch: &mut Batch,
-    ) -> Option<Skb> {
-        let bucket = &mut self.buckets[bucket];
-        let held = &mut bucket[at];
-        if !verify(&mut skb, &held.layout, params.partial_csum, false) {
-            return Some(skb);
+    /// A packet came that was not foreseen.
+    fn look_up(&mut self, call: &mut Call<'_>, packet: impl Arrived) {
+        if let Some(skb) = packet.into_skb(call.ctx) {
+            self.receive_skb(call, skb);
         }
-        let why = match attach(held, skb, flags) {
-            Ok(why) => why,
-            Err(skb) => return Some(skb),
+    }
+
+    #[inline(never)]
+    fn receive_skb(&mut self, call: &mut Call<'_>, mut skb: Skb) {
+        let layout = Layout::of(skb.data());
+        if layout.is_none() && self.slots.held() > 0 {
+            self.end_flows_of(call, &skb);
+        }
+        let Some(layout) = layout else { return self.push(call, skb) };
+        let Some(form) = Form::of(call.params.mode, layout.l4_is) else { return self.push(call, skb) };
+        let hash = skb_get_hash(&mut skb);
+        let mergeable = is_mergeable(&skb, &layout, form);
+        if let Some(number) = self.slots.of_flow(hash, &skb, &layout) {
+            let why = match mergeable {
+                true => self.merge(call, number, skb, &layout, form),
+                false => Some((skb, Flushed::Mismatch)),
+            };
+            let Some((refused, why)) = why else { return };
+            self.end(call, number, why);
+            skb = refused;
+        }
+        if !mergeable || flags(skb.data(), &layout) & ENDS != 0 {
+            return self.push(call, skb);
+        }
+        // A list has no sum to answer for, unless another stage would have completed it.
+        if form == Form::List && call.params.partial_csum && !is_completed(&mut skb, &layout) {
+            return self.push(call, skb);
+        }
+        self.make_room(call, hash);
+        let held = Held::new(skb, layout, form, hash, self.now);
+        self.slots.hold(held);
+    }
+
+    /// Makes of a packet the next segment of the held one of its flow; or hands it back, with the
+    /// reason for which the held one ends.
+    #[inline]
+    fn merge(
+        &mut self,
+        call: &mut Call<'_>,
+        number: u8,
+        mut skb: Skb,
+        layout: &Layout,
+        form: Form,
+    ) -> Option<(Skb, Flushed)> {
+        let (held, _) = self.slots.get(number)?;
+        match held.accepts(&skb, layout, form) {
+            Ok(()) => {}
+            Err(Refusal::Mismatch) => return Some((skb, Flushed::Mismatch)),
+            Err(Refusal::Full) => return Some((skb, Flushed::Full)),
+        }
+        let partial = call.params.partial_csum;
+        let right = match form {
+            Form::Frags => {
+                held.is_verified(partial) && is_right(skb.data(), skb.head().csum, layout, partial)
+            }
+            Form::List => !partial || is_completed(&mut skb, layout),
         };
-        self.merged += 1;
-        self.runs.step(held.size);
-        if let Some(why) = why {
-            let done = bucket.remove(at);
-            self.held -= 1;
-            let done = finish(stats, &mut self.runs, done, why);
-            Out { batch, more: &mut self.more }.push(ctx, done);
+        if !right {
+            return Some((skb, Flushed::Mismatch));
+        }
+        let region = call.ctx.region().id();
+        if skb.region() != region || held.skb.region() != region {
+            return Some((skb, Flushed::Full));
+        }
+        if held.count == 1 {
+            held.fixed_id = !layout.is_v6 && layout.id(skb.data()) == layout.id(held.skb.data());
+        }
+        let flags = flags(skb.data(), layout);
+        let payload = skb.len() - layout.payload();
+        if skb.append_to(call.ctx, &mut held.more, layout.payload()) {
+            let why = held.appended(payload, flags);
+            self.merged += 1;
+            self.slots.foresee_of(number);
+            why.inspect(|why| self.end(call, number, *why));
         }
         None
+    }
+
+    /// A packet came that is the next segment of what slot `number` holds, if its checksum is right
+    /// and memory is of one region.
+    #[inline(always)]
+    fn go_on(&mut self, call: &mut Call<'_>, packet: impl Arrived, number: u8, flags: u8) {
+        let Some((held, Some(run))) = self.slots.get(number) else { return self.look_up(call, packet) };
+        let (partial, region) = (call.params.partial_csum, call.ctx.region().id());
+        if !held.is_verified(partial)
+            || !is_right(packet.data(), packet.csum(), &held.layout, partial)
+            || packet.region() != region
+            || held.skb.region() != region
+        {
+            return self.look_up(call, packet);
+        }
+        if held.count == 1 {
+            held.fixed_id = run.has_fixed_id();
+        }
+        if packet.append_to(call.ctx, &mut held.more, held.layout.payload()) {
+            let why = held.appended(run.size(), flags);
+            run.step();
+            self.merged += 1;
+            if let Some(why) = why {
+                self.end(call, number, why);
+            }
+        }
+    }
+
+    /// Frames came of which the first are next segments of what one of the likely two slots holds:
+    /// all that need not end that become part of it at once. Returns whether there were any.
+    #[inline(always)]
+    fn go_on_in_a_row(&mut self, call: &mut Call<'_>, frames: &mut FrameBatch) -> bool {
+        let region = call.ctx.region().id();
+        self.slots.likely().into_iter().any(|number| {
+            let Some((held, Some(run))) = self.slots.get(number) else { return false };
+            let partial = call.params.partial_csum;
+            if !run.is_untagged()
+                || !held.is_verified(partial)
+                || frames.region() != region
+                || held.skb.region() != region
+            {
+                return false;
+            }
+            // Below where it would be full.
+            let room = (MAX_SIZE - 1 - held.len) / run.size();
+            let most = frames.len().min(room).min(held.most() - 1 - usize::from(held.count));
+            let (csum, layout) = (frames.csum, &held.layout);
+            let n = run.in_a_row(frames, most, |data| is_right(data, csum, layout, partial));
+            if n == 0 {
+                return false;
+            }
+            if held.count == 1 {
+                held.fixed_id = run.has_fixed_id();
+            }
+            let n = call.ctx.chain_frames(&mut held.more, frames, n, layout.payload());
+            held.count += n as u16;
+            held.len += n * run.size();
+            (0..n).for_each(|_| run.step());
+            self.merged += n as u64;
+            self.slots.found(number);
+            n > 0
+        })
+    }
+
+    /// A packet came that is the first of an aggregate to be, of the flow that slot `number` waits
+    /// for.
+    fn begin(&mut self, call: &mut Call<'_>, packet: impl Arrived, number: u8) {
+        let Some(mut skb) = packet.into_skb(call.ctx) else { return };
+        let Some(run) = self.slots.waiting(number) else { return self.receive_skb(call, skb) };
+        let (layout, hash) = (run.layout(), run.hash);
+        run.step();
+        skb.head_mut().hash = hash;
+        self.make_room(call, hash);
+        self.slots.put(number, Held::new(skb, layout, Form::Frags, hash, self.now));
+    }
+
+    /// Makes room in the bucket of `hash` for one more.
+    #[inline(always)]
+    fn make_room(&mut self, call: &mut Call<'_>, hash: u32) {
+        if let Some(oldest) = self.slots.to_evict(hash) {
+            self.end(call, oldest, Flushed::Evicted);
+        }
     }
 
     /// A packet came that can't be merged with anything, and whose ports are not read: all that is
     /// held between its ends goes on before it.
     #[cold]
-    fn end_flows_of(&mut self, ctx: &mut SoftnetData, stats: &GroStats, skb: &Skb, batch: &mut Batch) {
+    fn end_flows_of(&mut self, call: &mut Call<'_>, skb: &Skb) {
         let data = skb.data();
         let Some((l3, is_v6)) = l3_of(data) else { return };
         let ends = if is_v6 { l3 + 8..l3 + IPV6_LEN } else { l3 + 12..l3 + 20 };
         let Some(ends) = data.get(ends) else { return };
-        let GroTable { buckets, runs, held, more, .. } = self;
-        let mut out = Out { batch, more };
-        for bucket in buckets {
-            for done in bucket.extract_if(.., |held| held.has_ends(ends)) {
-                *held -= 1;
-                out.push(ctx, finish(stats, runs, done, Flushed::Mismatch));
+        for bucket in 0..BUCKETS {
+            while let Some(number) = self.slots.first(bucket, |held| held.has_ends(ends)) {
+                self.end(call, number, Flushed::Mismatch);
             }
         }
+    }
+
+    /// What slot `number` holds goes on.
+    fn end(&mut self, call: &mut Call<'_>, number: u8, why: Flushed) {
+        let goes_on = matches!(why, Flushed::Last | Flushed::Full);
+        if let Some(held) = self.slots.take(number, goes_on) {
+            let skb = finish(call.stats, held, why);
+            self.push(call, skb);
+        }
+    }
+
+    /// The packet goes on.
+    #[inline(always)]
+    fn push(&mut self, call: &mut Call<'_>, skb: Skb) {
+        let refused = if self.more.is_empty() { call.batch.push(skb) } else { Err(skb) };
+        // Together they have room for all that can be held and all that can come.
+        if let Err(skb) = refused
+            && let Err(skb) = self.more.push(skb)
+        {
+            call.ctx.free(skb, DropReason::Shutdown);
+        }
+    }
+
+    /// Before packets are received.
+    fn begin_call(&mut self, stats: &GroStats, params: &GroParams, batch: &mut Batch) {
+        self.now = params.now / OLD;
+        if self.mode != params.mode {
+            // What was held may be of what is not looked at any more.
+            self.mode = params.mode;
+            self.slots.forget();
+            self.flush(stats, batch, false);
+        }
+    }
+
+    /// After packets were received.
+    fn end_call(&mut self, ctx: &mut SoftnetData, stats: &GroStats) {
+        let merged = std::mem::take(&mut self.merged);
+        if merged > 0 {
+            ctx.merged(merged);
+            stats.merged.add(merged);
+        }
+        stats.set_held(self.slots.held());
     }
 }
 
-/// Makes of a packet the next segment of the held one of its flow. Says whether that ends here, and
-/// why; or hands the packet back, with the reason for which the held one ends.
-#[inline]
-fn merge(
-    held: &mut Held,
-    mut skb: Skb,
-    layout: &Layout,
-    form: Form,
-    params: &GroParams,
-) -> Result<Option<Flushed>, (Skb, Flushed)> {
-    match held.accepts(&skb, layout, form) {
-        Ok(()) => {}
-        Err(Refusal::Mismatch) => return Err((skb, Flushed::Mismatch)),
-        Err(Refusal::Full) => return Err((skb, Flushed::Full)),
+impl Held {
+    /// A packet that is the first of an aggregate to be.
+    fn new(skb: Skb, layout: Layout, form: Form, hash: u32, now: u64) -> Self {
+        let (len, size) = (skb.len() - layout.l3(), (skb.len() - layout.payload()) as u16);
+        let verified = form == Form::List;
+        let more = FrameChain::new();
+        Held { skb, more, hash, form, layout, age: now, size, count: 1, len, verified, fixed_id: false }
     }
-    let partial = params.partial_csum;
-    match form {
-        Form::Frags => {
-            if !held.verified {
-                held.verified = verify(&mut held.skb, &held.layout, partial, false);
-            }
-            if !held.verified || !verify(&mut skb, layout, partial, false) {
-                return Err((skb, Flushed::Mismatch));
-            }
-        }
-        Form::List if partial && !verify(&mut skb, layout, true, true) => {
-            return Err((skb, Flushed::Mismatch));
-        }
-        Form::List => {}
-    }
-    let flags = flags(skb.data(), layout);
-    attach(held, skb, flags).map_err(|skb| (skb, Flushed::Full))
-}
 
-/// Makes of a packet that fits the last segment of the held one. Says whether that ends here, and
-/// why; or hands the packet back, if its memory is of another region.
-#[inline(always)]
-fn attach(held: &mut Held, mut skb: Skb, flags: u8) -> Result<Option<Flushed>, Skb> {
-    let layout = &held.layout;
-    let payload = skb.len() - layout.payload();
-    if held.count == 1 {
-        held.fixed_id = !layout.is_v6 && layout.id(skb.data()) == layout.id(held.skb.data());
+    /// Whether the L4 checksum of the first is right.
+    #[inline(always)]
+    fn is_verified(&mut self, partial_csum: bool) -> bool {
+        if !self.verified {
+            self.verified = is_right(self.skb.data(), self.skb.head().csum, &self.layout, partial_csum);
+        }
+        self.verified
     }
-    // Both are there: the layout was read from them.
-    if skb.region() != held.skb.region() {
-        return Err(skb);
+
+    /// A segment with `payload` bytes and these flags was appended. Says whether it was the last,
+    /// and why.
+    #[inline(always)]
+    fn appended(&mut self, payload: usize, flags: u8) -> Option<Flushed> {
+        self.count += 1;
+        self.len += payload;
+        if flags & ENDS != 0 && self.form == Form::Frags {
+            let at = self.layout.l4() + TCP_FLAGS;
+            let of_first = self.skb.data()[at];
+            put(self.skb.data_mut(), at, [of_first | flags & (tcp_flags::FIN | tcp_flags::PSH)]);
+        }
+        if flags & ENDS != 0 || payload < self.size.into() {
+            return Some(Flushed::Last);
+        }
+        (usize::from(self.count) >= self.most()).then_some(Flushed::Full)
     }
-    let _ = skb.pull(layout.payload());
-    if let Err(mut skb) = held.more.push_back(skb) {
-        // Not reached: those in the list are of the same region.
-        let _ = skb.push(layout.payload());
-        return Err(skb);
-    }
-    held.count += 1;
-    held.len += payload;
-    if flags & ENDS != 0 && held.form == Form::Frags {
-        let at = layout.l4() + TCP_FLAGS;
-        let of_first = held.skb.data()[at];
-        put(held.skb.data_mut(), at, [of_first | flags & (tcp_flags::FIN | tcp_flags::PSH)]);
-    }
-    if flags & ENDS != 0 || payload < held.size.into() {
-        return Ok(Some(Flushed::Last));
-    }
-    Ok((usize::from(held.count) >= held.most()).then_some(Flushed::Full))
 }
 
 /// What is held no more, as it goes on.
-fn finish(stats: &GroStats, runs: &mut Runs, held: Held, why: Flushed) -> Skb {
+fn finish(stats: &GroStats, held: Held, why: Flushed) -> Skb {
     stats.count_flushed(why);
-    runs.end(held.run);
     let Held { mut skb, more, layout, count, .. } = held;
     if count == 1 {
         return skb;
     }
-    let bytes = held.len - layout.headers() - usize::from(held.size);
-    if let Err(more) = skb.append_list(more, bytes) {
+    if let Err(more) = skb.append_chain(more) {
         // Not reached: they are of one region, and no more than there may be. Dropping them makes a
         // mistake there show as a leak.
         drop(more);
@@ -311,26 +361,36 @@ fn finish(stats: &GroStats, runs: &mut Runs, held: Held, why: Flushed) -> Skb {
 
 impl Gro for GroTable {
     fn receive(&mut self, ctx: &mut SoftnetData, stats: &GroStats, params: &GroParams, batch: &mut Batch) {
-        self.now = params.now / OLD;
         let mut packets = std::mem::take(batch);
-        if self.mode != params.mode {
-            // What was held may be of what is not looked at any more.
-            self.mode = params.mode;
-            self.flush(stats, batch, false);
-        }
+        self.begin_call(stats, params, batch);
         let mut packets = packets.drain();
+        let mut call = Call { ctx, stats, params, batch };
         while let Some(skb) = packets.next() {
             if let Some(later) = packets.ahead(AHEAD) {
                 later.prefetch_headers();
             }
-            self.receive_one(ctx, stats, params, skb, batch);
+            self.receive_one(&mut call, skb);
         }
-        let merged = std::mem::take(&mut self.merged);
-        if merged > 0 {
-            ctx.merged(merged);
-            stats.merged.add(merged);
+        self.end_call(ctx, stats);
+    }
+
+    fn receive_frames(
+        &mut self,
+        ctx: &mut SoftnetData,
+        stats: &GroStats,
+        params: &GroParams,
+        frames: &mut FrameBatch,
+        batch: &mut Batch,
+    ) {
+        self.begin_call(stats, params, batch);
+        (0..AHEAD).for_each(|n| frames.prefetch_headers(n));
+        let mut call = Call { ctx, stats, params, batch };
+        while !frames.is_empty() {
+            if !self.go_on_in_a_row(&mut call, frames) {
+                self.receive_one(&mut call, Bare(frames));
+            }
         }
-        stats.set_held(self.held);
+        self.end_call(ctx, stats);
     }
 
     fn more(&mut self, out: &mut Batch) {
@@ -342,23 +402,23 @@ impl Gro for GroTable {
     }
 
     fn flush(&mut self, stats: &GroStats, out: &mut Batch, old_only: bool) {
-        let GroTable { buckets, runs, held, now, .. } = self;
-        for bucket in buckets {
-            let why = if old_only { Flushed::Old } else { Flushed::PollEnd };
-            let n = bucket.iter().take_while(|held| !old_only || held.age != *now).count().min(out.room());
-            for done in bucket.drain(..n) {
-                *held -= 1;
-                if let Err(skb) = out.push(finish(stats, runs, done, why)) {
+        let (now, why) = (self.now, if old_only { Flushed::Old } else { Flushed::PollEnd });
+        for bucket in 0..BUCKETS {
+            while out.room() > 0
+                && let Some(number) = self.slots.first(bucket, |_| true)
+                && let Some(held) = self.slots.take_if(number, |held| !old_only || held.age != now)
+            {
+                if let Err(skb) = out.push(finish(stats, held, why)) {
                     // Not reached: there was room. Dropping it makes a mistake there show as a
                     // leak.
                     drop(skb);
                 }
             }
         }
-        stats.set_held(*held);
+        stats.set_held(self.slots.held());
     }
 
     fn held(&self) -> usize {
-        self.held
+        self.slots.held()
     }
 }

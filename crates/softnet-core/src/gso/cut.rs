@@ -72,10 +72,13 @@ pub(super) fn is_aligned(skb: &Skb, layout: &Layout) -> bool {
 }
 
 /// Cuts a packet that [is aligned](is_aligned).
-pub(super) fn in_place(skb: Skb, layout: &Layout) -> SkbList {
-    let mut skb = skb;
+pub(super) fn in_place(
+    ctx: &mut SoftnetData,
+    mut skb: Skb,
+    layout: &Layout,
+) -> Result<SkbList, (Skb, DropReason)> {
     let template = Template::of(&skb, layout);
-    let mut chain = skb.take_chain();
+    let Some(mut chain) = ctx.take_chain(&mut skb) else { return Err((skb, DropReason::NoHead)) };
     let mut out = SkbList::new();
     let n = 1 + chain.len();
     for i in 1..n {
@@ -93,7 +96,7 @@ pub(super) fn in_place(skb: Skb, layout: &Layout) -> SkbList {
         // Not reached: a chain is of one region.
         drop(skb);
     }
-    out
+    Ok(out)
 }
 
 /// Appends to a list of the same region.

@@ -9,8 +9,9 @@ use super::cut::{append, ended};
 use super::header::{be16, put};
 use super::inherit;
 use super::layout::{L4, Layout, MAX_HEADERS};
+use crate::SoftnetData;
 use crate::ip::checksum;
-use crate::skb::{Csum, Skb, SkbList};
+use crate::skb::{Csum, DropReason, Part, Skb, SkbList};
 
 /// Whether each segment's own headers are where they were, and of the kind of the first one's. They
 /// are not if those were translated to another family's, or if others were put in front for which
@@ -18,14 +19,14 @@ use crate::skb::{Csum, Skb, SkbList};
 pub(super) fn is_intact(skb: &Skb, layout: &Layout) -> bool {
     let mut intact = skb.head_len() > layout.payload();
     skb.each_part(|part| {
-        intact &= !part.is_empty() && own(part, layout).is_some();
+        intact &= !part.is_empty() && own(&part, layout).is_some();
     });
     intact
 }
 
 /// The headers of a further segment, as if there were the link header of the first in front of
 /// them.
-fn own<'a>(part: &'a Skb, layout: &Layout) -> Option<&'a [u8]> {
+fn own<'a>(part: &Part<'a>, layout: &Layout) -> Option<&'a [u8]> {
     let headers = part.pulled(layout.payload())?;
     let (ip, number) = (headers.get(layout.l3())?, if layout.is_v6 { 6 } else { 9 });
     let same = match layout.is_v6 {
@@ -41,11 +42,15 @@ fn own<'a>(part: &'a Skb, layout: &Layout) -> Option<&'a [u8]> {
 }
 
 /// Cuts a packet that [is intact](is_intact).
-pub(super) fn split(mut skb: Skb, layout: &Layout) -> SkbList {
+pub(super) fn split(
+    ctx: &mut SoftnetData,
+    mut skb: Skb,
+    layout: &Layout,
+) -> Result<SkbList, (Skb, DropReason)> {
+    let Some(mut chain) = ctx.take_chain(&mut skb) else { return Err((skb, DropReason::NoHead)) };
     let mut first = [0; MAX_HEADERS];
     let first = &mut first[..layout.payload()];
     first.copy_from_slice(&skb.data()[..layout.payload()]);
-    let mut chain = skb.take_chain();
     let mut out = SkbList::new();
     let len = skb.head_len() - layout.payload();
     layout.set_lengths(skb.data_mut(), len, None);
@@ -64,7 +69,7 @@ pub(super) fn split(mut skb: Skb, layout: &Layout) -> SkbList {
         // Not reached: a chain is of one region.
         drop(skb);
     }
-    out
+    Ok(out)
 }
 
 /// Brings the headers that `data` begins with to what was done to those of the first segment.

@@ -149,7 +149,8 @@ pub fn mac_len(skb: &Skb) -> Option<usize> {
 /// Cuts an aggregate into its segments, in order, with their checksums. A packet that is none is
 /// the one segment.
 ///
-/// Hands it back, for [`NoFrame`](DropReason::NoFrame), if memory runs out, and for
+/// Hands it back, for [`NoFrame`](DropReason::NoFrame) or [`NoHead`](DropReason::NoHead), if memory
+/// runs out, and for
 /// [`PktTooSmall`](DropReason::PktTooSmall) if its headers can't be read any more.
 pub fn segment(ctx: &mut SoftnetData, mut skb: Skb) -> Result<SkbList, (Skb, DropReason)> {
     if !is_aggregate(&skb) {
@@ -158,8 +159,8 @@ pub fn segment(ctx: &mut SoftnetData, mut skb: Skb) -> Result<SkbList, (Skb, Dro
     }
     let Some(layout) = Layout::of(skb.data()) else { return Err((skb, DropReason::PktTooSmall)) };
     let segments = match skb.head().gso_type {
-        GsoType::FragList if fraglist::is_intact(&skb, &layout) => fraglist::split(skb, &layout),
-        _ if cut::is_aligned(&skb, &layout) => cut::in_place(skb, &layout),
+        GsoType::FragList if fraglist::is_intact(&skb, &layout) => fraglist::split(ctx, skb, &layout)?,
+        _ if cut::is_aligned(&skb, &layout) => cut::in_place(ctx, skb, &layout)?,
         _ => cut::copying(ctx, skb, &layout)?,
     };
     // One of them is the packet that was counted already.

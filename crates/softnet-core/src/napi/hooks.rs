@@ -2,15 +2,24 @@
 
 use crate::SoftnetData;
 use crate::gro::{GroParams, GroStats};
-use crate::skb::Batch;
+use crate::skb::{Batch, FrameBatch};
 
 /// Generic receive offload: merges packets of a flow, and may hold some back for more to come.
 pub trait Gro: Send {
     /// Takes packets out of `batch` to hold them, or merges them; what is in `batch` then goes on
     /// at once, and after it what there is [more](Self::more).
     fn receive(&mut self, ctx: &mut SoftnetData, stats: &GroStats, params: &GroParams, batch: &mut Batch);
+    /// The same of packets that have no heads yet: `batch`, which is empty, gets what goes on.
+    fn receive_frames(
+        &mut self,
+        ctx: &mut SoftnetData,
+        stats: &GroStats,
+        params: &GroParams,
+        frames: &mut FrameBatch,
+        batch: &mut Batch,
+    );
     /// Appends to `out`, which is empty, what goes on as well. To be called after each
-    /// [`receive`](Self::receive).
+    /// [`receive`](Self::receive), and each [`receive_frames`](Self::receive_frames).
     fn more(&mut self, out: &mut Batch);
     /// It is `now`, in ns, and nothing came.
     fn tick(&mut self, now: u64);

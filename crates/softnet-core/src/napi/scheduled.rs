@@ -360,6 +360,15 @@ mod tests {
     }
 
     impl Gro for Hold {
+        fn receive_frames(
+            &mut self,
+            _: &mut SoftnetData,
+            _: &GroStats,
+            _: &GroParams,
+            _: &mut crate::skb::FrameBatch,
+            _: &mut Batch,
+        ) {
+        }
         fn receive(&mut self, _: &mut SoftnetData, _: &GroStats, _: &GroParams, batch: &mut Batch) {
             self.held.append(batch);
         }

@@ -1,6 +1,6 @@
 //! Packets of several frames: the chain of an skb (the kernel's `frag_list`).
 //!
-//! The further frames of a packet hang, each by a head of its own, from the skb of the first one. They have no handles:
+//! The further frames of a packet hang, each by a head of its own or [some by one](super::fragment), from the skb of the first one. They have no handles:
 //! the packet's handle owns them, they go where it goes, and freeing it frees them. For code that makes, reads or takes
 //! apart such packets; code that only passes packets on need not know of it.
 //!
@@ -10,8 +10,9 @@
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 
+use super::fragment::{Fragment, FrameChain, Part};
 use super::handle::Skb;
-use super::head::NONE;
+use super::head::{MORE, NONE};
 use super::list::SkbList;
 
 /// Frames of a packet at the most.
@@ -47,32 +48,36 @@ impl Skb {
         if skb.region() != self.region() || self.frame_count() + frames > MAX_FRAMES {
             return Err(skb);
         }
-        let mut more = skb.take_chain();
-        // Of its own chain's region.
-        more.push_front(skb)?;
-        self.append_all(more, frames, bytes);
+        let more = skb.raw().frag_list;
+        let last = match more {
+            NONE => skb.index(),
+            // SAFETY: the chain is that skb's, which is owned here; its first skb names its last one.
+            _ => unsafe { linked(self.region(), more) }.raw().frag_list,
+        };
+        skb.detach();
+        skb.raw_mut().next = more;
+        self.append_heads(skb.into_raw(), last, frames, bytes);
         Ok(())
     }
 
-    /// Appends the frames of all packets in `more`, none of which has a chain, and which have
-    /// `bytes` bytes together; what else their heads say is lost. Hands them back if they are of
-    /// another region, or if the packet would have more than [`MAX_FRAMES`].
-    pub(crate) fn append_list(&mut self, more: SkbList, bytes: usize) -> Result<(), SkbList> {
-        if more.is_empty() {
+    /// Appends the frames of `chain`. Hands them back if they are of another region, or if the packet would have more
+    /// than [`MAX_FRAMES`].
+    pub fn append_chain(&mut self, chain: FrameChain) -> Result<(), FrameChain> {
+        if chain.is_empty() {
             return Ok(());
         }
-        let frames = more.len();
-        if more.region() != self.region() || self.frame_count() + frames > MAX_FRAMES {
-            return Err(more);
+        let (frames, bytes) = (chain.len(), chain.bytes());
+        if chain.region() != self.region() || self.frame_count() + frames > MAX_FRAMES {
+            return Err(chain);
         }
-        self.append_all(more, frames, bytes);
+        let (first, last) = chain.into_ends();
+        self.append_heads(first, last, frames, bytes);
         Ok(())
     }
 
-    /// The same of what was looked at.
-    fn append_all(&mut self, more: SkbList, frames: usize, bytes: usize) {
+    /// Appends what is linked from `first` to `last`, which is owned by nothing else any more.
+    fn append_heads(&mut self, first: u32, last: u32, frames: usize, bytes: usize) {
         let region = self.region();
-        let (first, last) = more.into_ends();
         let raw = self.raw_mut();
         // At most `MAX_FRAMES`, so neither sum overflows.
         raw.head.frag_count += frames as u8;
@@ -89,45 +94,50 @@ impl Skb {
         unsafe { linked(region, raw.frag_list) }.raw_mut().frag_list = last;
     }
 
-    /// Takes all frames but the first off the packet, each as a packet of its own. Their heads say nothing.
-    pub fn take_chain(&mut self) -> SkbList {
+    /// Takes the chain off the packet, for its first skb: it, and what is linked from it, is the caller's.
+    pub(super) fn detach(&mut self) -> u32 {
         let region = self.region();
         let raw = self.raw_mut();
         let first = std::mem::replace(&mut raw.frag_list, NONE);
-        let n = usize::from(std::mem::take(&mut raw.head.frag_count));
+        raw.head.frag_count = 0;
         raw.head.frag_len = 0;
+        if first != NONE {
+            // SAFETY: the chain was this skb's, of which there is `&mut`.
+            unsafe { linked(region, first) }.raw_mut().frag_list = NONE;
+        }
+        first
+    }
+
+    /// The same, as a list of packets. Each frame of the chain must have a head of its own.
+    pub(super) fn detach_list(&mut self) -> SkbList {
+        let (region, n, first) = (self.region(), usize::from(self.head().frag_count), self.raw().frag_list);
         if first == NONE {
             return SkbList::new();
         }
-        // SAFETY: the chain was this skb's, of which there is `&mut`.
-        let last = std::mem::replace(&mut unsafe { linked(region, first) }.raw_mut().frag_list, NONE);
+        // SAFETY: the chain is this skb's, of which there is `&mut`.
+        let last = unsafe { linked(region, first) }.raw().frag_list;
+        self.detach();
         // SAFETY: the skbs of the chain are linked from `first` to `last`, and are owned by nothing else any more.
         unsafe { SkbList::from_ends(region, first, last, n) }
     }
 
-    /// The skbs of the chain, first to last. They are the packet's still.
-    pub(super) fn chain(&self) -> impl Iterator<Item = ManuallyDrop<Skb>> {
-        let (region, mut next) = (self.region(), self.raw().frag_list);
-        std::iter::from_fn(move || {
-            if next == NONE {
-                return None;
-            }
-            // SAFETY: it is of the packet's chain, and the packet is borrowed.
-            let skb = unsafe { linked(region, next) };
-            next = skb.raw().next;
-            Some(skb)
-        })
+    /// The frames of the chain, first to last. They are the packet's still.
+    pub(super) fn chain(&self) -> impl Iterator<Item = Fragment> {
+        let mut frames = self.frames();
+        // The packet's own.
+        frames.next_fragment();
+        std::iter::from_fn(move || frames.next_fragment())
     }
 
     /// Shows each further frame of the packet to `look`, first to last.
-    pub fn each_part(&self, mut look: impl FnMut(&Skb)) {
-        self.chain().for_each(|part| look(&part));
+    pub fn each_part(&self, mut look: impl FnMut(Part<'_>)) {
+        self.chain().for_each(|fragment| look(Part::new(self.region(), fragment)));
     }
 
     /// The bytes of each frame, first to last.
     #[inline(always)]
     pub fn frames(&self) -> Frames<'_> {
-        Frames { region: self.region(), next: self.index(), is_first: true, packet: PhantomData }
+        Frames { region: self.region(), next: self.index(), at: 0, is_first: true, packet: PhantomData }
     }
 
     /// The `len` bytes of the packet from `at` on, as far as there are any: a piece of each frame, which may be empty.
@@ -171,6 +181,13 @@ impl Skb {
             let raw = skb.raw_mut();
             cut(&mut raw.head_len);
             bytes += u32::from(raw.head_len);
+            let more = usize::from(raw.head.frag_count);
+            for word in raw.words_mut().iter_mut().take(more) {
+                let mut fragment = Fragment::of(*word);
+                cut(&mut fragment.len);
+                bytes += u32::from(fragment.len);
+                *word = fragment.word();
+            }
             next = raw.next;
         }
         self.raw_mut().head.frag_len = bytes;
@@ -183,8 +200,36 @@ pub struct Frames<'a> {
     region: u32,
     /// The skb of the next frame.
     next: u32,
+    /// Frames of that skb that have been.
+    at: u8,
     is_first: bool,
     packet: PhantomData<&'a Skb>,
+}
+
+impl Frames<'_> {
+    #[inline(always)]
+    fn next_fragment(&mut self) -> Option<Fragment> {
+        if self.next == NONE {
+            return None;
+        }
+        // SAFETY: it is the packet's skb or one of its chain, and the packet is borrowed.
+        let skb = unsafe { linked(self.region, self.next) };
+        let raw = skb.raw();
+        if std::mem::replace(&mut self.is_first, false) {
+            self.next = raw.frag_list;
+            return Some(raw.own());
+        }
+        let fragment = match usize::from(self.at) {
+            0 => raw.own(),
+            at => Fragment::of(raw.words()[(at - 1) % MORE]),
+        };
+        if self.at < raw.head.frag_count {
+            self.at += 1;
+        } else {
+            (self.next, self.at) = (raw.next, 0);
+        }
+        Some(fragment)
+    }
 }
 
 impl<'a> Iterator for Frames<'a> {
@@ -192,16 +237,9 @@ impl<'a> Iterator for Frames<'a> {
 
     #[inline(always)]
     fn next(&mut self) -> Option<&'a [u8]> {
-        if self.next == NONE {
-            return None;
-        }
-        // SAFETY: it is the packet's skb or one of its chain, and the packet is borrowed.
-        let skb = unsafe { linked(self.region, self.next) };
-        let raw = skb.raw();
-        self.next = if std::mem::replace(&mut self.is_first, false) { raw.frag_list } else { raw.next };
-        let data = skb.data();
+        let fragment = self.next_fragment()?;
         // SAFETY: the bytes are the packet's as long as it is borrowed, as it is by this iterator and what it yields.
-        Some(unsafe { std::slice::from_raw_parts(data.as_ptr(), data.len()) })
+        Some(unsafe { fragment.bytes(self.region) })
     }
 }
 
@@ -310,9 +348,9 @@ mod tests {
         skb.append(more).unwrap();
         let lens: Vec<usize> = skb.frames().map(<[u8]>::len).collect();
         assert_eq!((lens, skb.len(), skb.frame_count()), (vec![1, 2, 3, 4, 5, 6], 21, 6));
-        let mut chain = skb.take_chain();
+        let mut chain = rig.ctx.take_chain(&mut skb).unwrap();
         assert_eq!((chain.len(), skb.len(), skb.is_chained(), skb.frame_count()), (5, 1, false, 1));
-        assert!(skb.take_chain().is_empty());
+        assert!(rig.ctx.take_chain(&mut skb).unwrap().is_empty());
         let mut lens = Vec::new();
         while let Some(part) = chain.pop_front() {
             lens.push(part.len());

@@ -121,7 +121,7 @@ pub struct Head {
     pub(crate) vlan_proto: VlanProto,
     /// While it leads a [bundle](super::bundle): packets that follow it; else 0.
     pub(super) followers: u8,
-    /// Frames of its chain.
+    /// Frames of its chain. In a head of a chain: [further frames](super::fragment) that it has.
     pub(super) frag_count: u8,
     /// Bytes in the frames of its chain.
     pub(super) frag_len: u32,
@@ -217,7 +217,12 @@ pub(super) const NONE: u32 = u32::MAX;
 /// Bytes of the [`Head`] that are on the first line.
 const FIRST_LINE: usize = 64 - std::mem::offset_of!(RawHead, head);
 
+/// Further frames that a head in a chain has room for, see [`fragment`](super::fragment): words on its
+/// second line.
+pub(super) const MORE: usize = 7;
+
 const _: () = assert!(size_of::<RawHead>() == 128);
+const _: () = assert!(size_of::<Head>() == FIRST_LINE + MORE * 8);
 const _: () = assert!(FIRST_LINE == 48 && std::mem::offset_of!(Head, frag) == FIRST_LINE);
 
 impl RawHead {
@@ -232,5 +237,25 @@ impl RawHead {
         // SAFETY: these are the head's own bytes, up to `frag`. All of its fields there may be zero: integers, and enums
         // whose first variant has no data.
         unsafe { std::ptr::from_mut(&mut self.head).cast::<u8>().write_bytes(0, FIRST_LINE) };
+    }
+
+    /// Where the word of a further frame is: number `at`, below [`MORE`], of the head at `head`.
+    #[inline(always)]
+    pub(super) fn word(head: *mut RawHead, at: usize) -> *mut u64 {
+        head.cast::<u64>().wrapping_add(64 / 8 + at)
+    }
+
+    /// The second line of the [`Head`], as words.
+    #[inline(always)]
+    pub(super) fn words(&self) -> &[u64; MORE] {
+        // SAFETY: these are its own bytes (as is asserted above), and any are a word.
+        unsafe { &*std::ptr::from_ref(self).cast::<u64>().add(64 / 8).cast() }
+    }
+
+    /// The same, to write. Any bytes are a `frag` and a `cb`.
+    #[inline(always)]
+    pub(super) fn words_mut(&mut self) -> &mut [u64; MORE] {
+        // SAFETY: as above, and they are borrowed by `self`.
+        unsafe { &mut *std::ptr::from_mut(self).cast::<u64>().add(64 / 8).cast() }
     }
 }

@@ -35,11 +35,6 @@ impl SkbList {
         self.len == 0
     }
 
-    /// Of its skbs; says nothing if it is empty.
-    pub(super) fn region(&self) -> u32 {
-        self.region
-    }
-
     /// Appends `skb`, or hands it back if it is of another region than those already here.
     #[inline]
     pub fn push_back(&mut self, mut skb: Skb) -> Result<(), Skb> {
@@ -105,13 +100,6 @@ impl SkbList {
     /// They are, there is at least one, and nothing else owns them.
     pub(super) unsafe fn from_ends(region: u32, first: u32, last: u32, len: usize) -> Self {
         SkbList { region, first, last, len }
-    }
-
-    /// Gives up the list, which is not empty, for its first and its last skb: they, and what is linked between them, are the
-    /// caller's.
-    pub(super) fn into_ends(self) -> (u32, u32) {
-        let list = std::mem::ManuallyDrop::new(self);
-        (list.first, list.last)
     }
 
     /// Takes the first skb.

@@ -3,7 +3,7 @@
 //! * A **frame** is a fixed-size piece of the region that packet bytes live in; a **head** is two cache lines
 //!   of metadata. An skb is a head with a frame attached.
 //! * A packet is one skb. If it needs more than one frame, the rest is the skb's **chain** (the kernel's `frag_list`):
-//!   further heads with their frames, which belong to it.
+//!   further frames, which belong to it, with a head for each or for [several](FrameChain).
 //! * [`Skb`] and [`Frame`] are owned handles of eight bytes (region and index, never a pointer). The owner
 //!   of the handle has the memory; no other code may touch it. That is the invariant every `unsafe` block in
 //!   this module rests on.
@@ -17,6 +17,7 @@ mod bundle;
 mod cache;
 mod cache_stats;
 mod chain;
+mod fragment;
 mod gfni;
 mod handle;
 mod handover;
@@ -35,6 +36,7 @@ pub use bulk::{FrameBulk, HeadBulk};
 pub use cache::{CacheSizes, IndexCache};
 pub use cache_stats::CacheStats;
 pub use chain::MAX_FRAMES;
+pub use fragment::{FrameBatch, FrameChain, Part};
 pub(crate) use gfni::{Gfni, Input, KeyMatrices};
 pub(crate) use handle::prefetch;
 pub use handle::{Frame, Skb, leaked};

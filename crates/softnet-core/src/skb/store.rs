@@ -10,6 +10,7 @@ use super::bulk::{FrameBulk, HeadBulk};
 use super::cache::{CacheSizes, IndexCache};
 use super::cache_stats::CacheStats;
 use super::chain::linked;
+use super::fragment::Fragment;
 use super::handle::{Frame, Skb};
 use super::head::{GsoType, Head, NONE};
 use super::region::{FRAME_SIZE, HEADROOM, Region, head_ptr};
@@ -17,25 +18,25 @@ use crate::sync::{Kick, Pool, model_failed};
 
 /// A thread's store of free heads and frames of one region.
 pub struct Store {
-    region: Arc<Region>,
-    heads: IndexCache,
-    frames: IndexCache,
+    pub(super) region: Arc<Region>,
+    pub(super) heads: IndexCache,
+    pub(super) frames: IndexCache,
 }
 
 /// Indices on their way back to a cache, collected so that the cache is touched once.
-struct Homecoming {
+pub(super) struct Homecoming {
     n: usize,
     indices: [MaybeUninit<u32>; BATCH],
 }
 
 impl Homecoming {
     #[inline(always)]
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Homecoming { n: 0, indices: [const { MaybeUninit::uninit() }; BATCH] }
     }
 
     #[inline(always)]
-    fn add(&mut self, cache: &mut IndexCache, pool: &Pool, index: u32) {
+    pub(super) fn add(&mut self, cache: &mut IndexCache, pool: &Pool, index: u32) {
         if self.n == BATCH {
             self.flush(cache, pool);
         }
@@ -44,7 +45,7 @@ impl Homecoming {
     }
 
     #[inline(always)]
-    fn flush(&mut self, cache: &mut IndexCache, pool: &Pool) {
+    pub(super) fn flush(&mut self, cache: &mut IndexCache, pool: &Pool) {
         // SAFETY: the first `n` were written, and `n` is at most `BATCH`.
         let indices = unsafe { std::slice::from_raw_parts(self.indices.as_ptr().cast(), self.n) };
         cache.push_bulk(pool, indices);
@@ -365,7 +366,7 @@ impl Store {
     /// metadata, except the control block. `None` (counted by the region) if there are not enough frames or heads. It is
     /// one packet more: its maker counts it as originated.
     pub fn copy(&mut self, skb: &Skb) -> Option<Skb> {
-        let mut copy = self.copy_frame(skb, 0)?;
+        let mut copy = self.copy_frame(skb.region(), skb.raw().own(), 0)?;
         copy.head_mut().copy_from(skb.head());
         match skb.is_chained() {
             true => self.copy_chain(skb, copy),
@@ -379,8 +380,8 @@ impl Store {
         // The segments of a list have their headers in front.
         let is_list = skb.head().gso_type == GsoType::FragList;
         for part in skb.chain() {
-            let front = if is_list { part.headroom() } else { 0 };
-            let part = self.copy_frame(&part, front).map(|part| copy.append(part));
+            let front = if is_list { part.off.into() } else { 0 };
+            let part = self.copy_frame(skb.region(), part, front).map(|part| copy.append(part));
             if let Some(Ok(())) = part {
                 continue;
             }
@@ -393,18 +394,17 @@ impl Store {
         Some(copy)
     }
 
-    /// A new skb with the bytes in the first frame of `skb`, and its headroom, of which `front`
-    /// bytes are copied, too.
+    /// A new skb with the bytes of a frame of `region`, and their headroom, of which `front` bytes
+    /// are copied, too. The caller has borrowed the frame's packet.
     #[inline]
-    fn copy_frame(&mut self, skb: &Skb, front: usize) -> Option<Skb> {
+    fn copy_frame(&mut self, region: u32, from: Fragment, front: usize) -> Option<Skb> {
+        let (off, len) = (usize::from(from.off), usize::from(from.len));
         let mut frame = self.alloc_frame()?;
-        if let Some(pulled) = skb.pulled(front) {
-            frame.bytes_mut()[skb.headroom() - front..skb.headroom()].copy_from_slice(pulled);
-        }
-        let copy = self.build_skb(frame, skb.headroom(), skb.head_len());
-        let mut copy = copy.map_err(|frame| self.free_frame(frame)).ok()?;
-        copy.data_mut().copy_from_slice(skb.data());
-        Some(copy)
+        let front = front.min(off);
+        let all = Fragment { frame: from.frame, off: (off - front) as u16, len: (front + len) as u16 };
+        // SAFETY: the frame's packet is borrowed, and its bytes are in front of, and in, its range.
+        frame.bytes_mut()[off - front..off + len].copy_from_slice(unsafe { all.bytes(region) });
+        self.build_skb(frame, off, len).map_err(|frame| self.free_frame(frame)).ok()
     }
 
     /// Moves all bytes of a packet into its first frame, without headroom if need be. Returns
@@ -417,18 +417,18 @@ impl Store {
         }
         let (head_len, len) = (skb.head_len(), skb.len());
         let Some(room) = FRAME_SIZE.checked_sub(len) else { return false };
-        let mut chain = skb.take_chain();
+        let (region, chain) = (skb.region(), skb.detach());
         let missing = skb.headroom().saturating_sub(room);
         if missing > 0 && skb.push(missing).is_some() {
             skb.data_mut().copy_within(missing.., 0);
             skb.trim(head_len);
         }
-        while let Some(part) = chain.pop_front() {
-            if let Some(to) = skb.put(part.head_len()) {
-                to.copy_from_slice(part.data());
+        self.take_heads(region, chain, |store, frame, off, len| {
+            if let Some(to) = skb.put(len) {
+                to.copy_from_slice(&frame.bytes()[off..off + len]);
             }
-            self.free_skb(part);
-        }
+            store.free_frame(frame);
+        });
         true
     }
 
@@ -444,11 +444,18 @@ impl Store {
 
     /// Takes an skb apart, which has no chain.
     #[inline(always)]
-    fn take_first_frame(&mut self, skb: Skb) -> (Frame, usize, usize) {
+    pub(super) fn take_first_frame(&mut self, skb: Skb) -> (Frame, usize, usize) {
         let head = skb.raw();
         debug_assert!(head.frag_list == NONE);
         let (frame, off, len) = (head.frame, usize::from(head.off), usize::from(head.head_len));
         let (region, index) = (skb.region(), skb.into_raw());
+        self.free_head(region, index);
+        (Frame::new(region, frame), off, len)
+    }
+
+    /// Gives a head back whose handle is given up.
+    #[inline(always)]
+    pub(super) fn free_head(&mut self, region: u32, index: u32) {
         if region == self.region.id() {
             #[cfg(feature = "debug-poison")]
             super::poison::head_freed(&self.region, index);
@@ -456,7 +463,6 @@ impl Store {
         } else {
             free_foreign_head(region, index);
         }
-        (Frame::new(region, frame), off, len)
     }
 
     /// Frees a packet, heads and frames.
@@ -467,31 +473,6 @@ impl Store {
         }
         let (frame, ..) = self.take_first_frame(skb);
         self.free_frame(frame);
-    }
-
-    /// Frees all frames of a packet but the first.
-    #[inline(never)]
-    fn free_chain(&mut self, skb: &mut Skb) {
-        let (region, mut chain) = (skb.region(), skb.take_chain());
-        if region != self.region.id() {
-            while let Some(part) = chain.pop_front() {
-                self.free_skb(part);
-            }
-            return;
-        }
-        let (mut heads, mut frames) = (Homecoming::new(), Homecoming::new());
-        while let Some(part) = chain.pop_front() {
-            let (frame, head) = (part.raw().frame, part.into_raw());
-            #[cfg(feature = "debug-poison")]
-            {
-                super::poison::frame_freed(&self.region, frame);
-                super::poison::head_freed(&self.region, head);
-            }
-            frames.add(&mut self.frames, &self.region.frames, frame);
-            heads.add(&mut self.heads, &self.region.heads, head);
-        }
-        frames.flush(&mut self.frames, &self.region.frames);
-        heads.flush(&mut self.heads, &self.region.heads);
     }
 
     /// Takes up to [`HeadBulk::SIZE`] heads at once, uninitialised.
@@ -547,7 +528,7 @@ impl Drop for Store {
 
 #[cold]
 #[inline(never)]
-fn free_foreign_frame(region: u32, index: u32) {
+pub(super) fn free_foreign_frame(region: u32, index: u32) {
     // A region that is going finds the frame missing and stays mapped.
     if let Some(region) = Region::by_id(region) {
         #[cfg(feature = "debug-poison")]
@@ -558,7 +539,7 @@ fn free_foreign_frame(region: u32, index: u32) {
 
 #[cold]
 #[inline(never)]
-fn free_foreign_head(region: u32, index: u32) {
+pub(super) fn free_foreign_head(region: u32, index: u32) {
     if let Some(region) = Region::by_id(region) {
         #[cfg(feature = "debug-poison")]
         super::poison::head_freed(&region, index);

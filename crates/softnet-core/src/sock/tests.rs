@@ -370,7 +370,7 @@ fn a_datagram_of_several_frames_is_received_or_dropped_whole() {
     let skb = world.chain(&elsewhere, &payload, 16);
     assert_eq!((world.receive([skb]), world.drops(DropReason::IpNoProto)), (1, 1));
     let mut skb = world.chain(&from, &payload, 16);
-    let mut rest = skb.take_chain();
+    let mut rest = world.ctx.take_chain(&mut skb).unwrap();
     while let Some(mut part) = rest.pop_front() {
         part.data_mut()[0] ^= u8::from(rest.len() == 2);
         skb.append(part).unwrap();

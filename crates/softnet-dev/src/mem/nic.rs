@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use softnet_core::SoftnetData;
 use softnet_core::gso::TxOffloads;
-use softnet_core::skb::{BATCH, Batch, Csum, DropReason, FRAME_SIZE, Frame, HEADROOM, Skb};
+use softnet_core::skb::{BATCH, Batch, Csum, DropReason, FRAME_SIZE, Frame, FrameBatch, HEADROOM, Skb};
 use softnet_core::softnet_data::Counter;
 
 use super::coalesce::Coalesce;
@@ -338,20 +338,24 @@ impl<S: Source, const CHECKED: bool> NicRx<S, CHECKED> {
         }
         packet
     }
-}
 
-impl<S: Source, const CHECKED: bool> RxQueue for NicRx<S, CHECKED> {
-    fn rx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch, budget: usize) -> usize {
+    /// Posts frames: by the batch, and so that as many are posted as a burst takes, or as the ring
+    /// has.
+    #[inline(always)]
+    fn post(&mut self, ctx: &mut SoftnetData) {
         let room = self.ring.room();
-        // By the batch, and so that as many are posted as a burst takes, or as the ring has.
         if room >= self.ring.slots.len().saturating_sub(BATCH).clamp(1, BATCH) {
             ctx.alloc_frames(room, |frame| self.ring.put(frame, 0, 0));
         }
-        if S::AGGREGATES {
-            return self.rx_aggregates(ctx, batch, budget);
-        }
+    }
+
+    /// Posts frames, and has packets arrive of which up to `most` are to be taken. Returns how many
+    /// are.
+    #[inline(always)]
+    fn prepare(&mut self, ctx: &mut SoftnetData, most: usize) -> usize {
+        self.post(ctx);
         let waiting = self.bell.waiting() as usize;
-        let want = waiting.min(budget).min(batch.room());
+        let want = waiting.min(most);
         let NicRx { ring, source, ahead, .. } = self;
         if S::AHEAD && want > *ahead {
             source.begin();
@@ -359,30 +363,72 @@ impl<S: Source, const CHECKED: bool> RxQueue for NicRx<S, CHECKED> {
             source.end();
             *ahead = want.min(ring.filled());
         }
-        let mut bytes = 0;
-        let arrive = || {
-            let mut posted = ring.take()?;
-            if !S::AHEAD {
-                posted.arrive(source);
-            }
-            bytes += u64::from(posted.len);
-            Some((posted.frame, posted.off.into(), posted.len.into()))
-        };
-        let (dev, queue) = (self.dev, self.queue);
-        // Packets for which there is no head or frame stay on the wire, as those a real NIC can't place.
-        let got = ctx.build_skbs(want, std::iter::from_fn(arrive), batch, |head| {
-            head.dev = dev;
-            head.queue = queue;
-            if CHECKED {
-                head.csum = Csum::Unnecessary;
-            }
-        });
+        want
+    }
+
+    /// `got` packets of `bytes` bytes were taken.
+    #[inline(always)]
+    fn took(&mut self, got: usize, bytes: u64) {
         self.ahead = self.ahead.saturating_sub(got);
         self.bell.took(got as u64);
         self.stats.packets.add(got as u64);
         self.stats.bytes.add(bytes);
         self.count_lost();
+    }
+}
+
+/// The next packet of a ring.
+#[inline(always)]
+fn arrive<S: Source>(ring: &mut Ring, source: &mut S, bytes: &mut u64) -> Option<(Frame, usize, usize)> {
+    let mut posted = ring.take()?;
+    if !S::AHEAD {
+        posted.arrive(source);
+    }
+    *bytes += u64::from(posted.len);
+    Some((posted.frame, posted.off.into(), posted.len.into()))
+}
+
+impl<S: Source, const CHECKED: bool> RxQueue for NicRx<S, CHECKED> {
+    fn rx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch, budget: usize) -> usize {
+        if S::AGGREGATES {
+            self.post(ctx);
+            return self.rx_aggregates(ctx, batch, budget);
+        }
+        let want = self.prepare(ctx, budget.min(batch.room()));
+        let mut bytes = 0;
+        let NicRx { ring, source, dev, queue, .. } = self;
+        let packets = std::iter::from_fn(|| arrive(ring, source, &mut bytes));
+        // Packets for which there is no head or frame stay on the wire, as those a real NIC can't place.
+        let got = ctx.build_skbs(want, packets, batch, |head| {
+            head.dev = *dev;
+            head.queue = *queue;
+            if CHECKED {
+                head.csum = Csum::Unnecessary;
+            }
+        });
+        self.took(got, bytes);
         got
+    }
+
+    fn rx_frames(&mut self, ctx: &mut SoftnetData, frames: &mut FrameBatch, budget: usize) -> Option<usize> {
+        if S::AGGREGATES {
+            return None;
+        }
+        let want = self.prepare(ctx, budget.min(frames.room()));
+        (frames.dev, frames.queue) = (self.dev, self.queue);
+        frames.csum = if CHECKED { Csum::Unnecessary } else { Csum::None };
+        let (mut bytes, mut got) = (0, 0);
+        while got < want
+            && let Some((frame, off, len)) = arrive(&mut self.ring, &mut self.source, &mut bytes)
+        {
+            got += 1;
+            if let Err(frame) = frames.push(frame, off, len) {
+                ctx.free_frame(frame);
+                self.stats.ring_drops.add(1);
+            }
+        }
+        self.took(got, bytes);
+        Some(got)
     }
 
     fn doorbell(&self) -> Arc<dyn Doorbell> {

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use rustix::net::RecvFlags;
 use softnet_core::SoftnetData;
-use softnet_core::skb::{BATCH, Batch, DropReason, FRAME_SIZE, Frame, Skb};
+use softnet_core::skb::{BATCH, Batch, Csum, DropReason, FRAME_SIZE, Frame, FrameBatch, Skb};
 
 use super::frames::FrameSet;
 use super::ring::{Consumer, Producer, RingMemory};
@@ -216,6 +216,45 @@ impl RxQueue for XdpRx {
         }
         self.refill_if_worth(ctx, budget);
         taken
+    }
+
+    fn rx_frames(&mut self, ctx: &mut SoftnetData, frames: &mut FrameBatch, budget: usize) -> Option<usize> {
+        let want = budget.min(frames.room()) as u32;
+        if self.unfinished.is_some() || self.skipping {
+            return None;
+        }
+        let mut n = self.ring.available(want);
+        if n == 0 && want > 0 && self.busy_poll() {
+            n = self.ring.available(want);
+        }
+        if n > 0 && self.ring.read(0).options & libc::XDP_PKT_CONTD != 0 {
+            return None;
+        }
+        (frames.dev, frames.queue, frames.csum) = (self.dev, self.queue, Csum::None);
+        let (mut read, mut taken, mut bytes) = (0, 0, 0);
+        while read < n {
+            let desc = self.ring.read(read);
+            if desc.options & libc::XDP_PKT_CONTD != 0 {
+                break;
+            }
+            read += 1;
+            let Some((frame, off, len)) = self.take(ctx, desc) else { continue };
+            match frames.push(frame, off, len) {
+                Ok(()) => (taken, bytes) = (taken + 1, bytes + len),
+                // Can't be: it is within a frame of the region that this queue's are of.
+                Err(frame) => {
+                    ctx.free_frame(frame);
+                    ctx.count_drops(self.dev, DropReason::NoHead, 1);
+                }
+            }
+        }
+        self.ring.release(read);
+        if taken > 0 {
+            self.stats.packets.add(taken as u64);
+            self.stats.bytes.add(bytes as u64);
+        }
+        self.refill_if_worth(ctx, budget);
+        Some(taken)
     }
 
     fn doorbell(&self) -> Arc<dyn Doorbell> {

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 use softnet_core::SoftnetData;
 use softnet_core::gso::{self, TxOffloads};
-use softnet_core::skb::{Batch, DropReason, FRAME_SIZE, Frame, Skb};
+use softnet_core::skb::{Batch, DropReason, FRAME_SIZE, Frame, Skb, Store};
 
 use super::aggregates::Aggregates;
 use super::frames::FrameSet;
@@ -126,39 +126,26 @@ impl XdpTx {
 
     /// Writes the descriptors of a packet of several frames. Hands it back if it has too many.
     #[cold]
-    fn stage_frags(&mut self, ctx: &mut SoftnetData, mut skb: Skb) -> Result<usize, Skb> {
+    fn stage_frags(&mut self, ctx: &mut SoftnetData, skb: Skb) -> Result<usize, Skb> {
         if !self.xsk.has_frags() || skb.frame_count() > MAX_FRAGS {
             return Err(skb);
         }
         let bytes = skb.len();
-        let mut rest = skb.take_chain();
-        let (mut next, mut left) = (Some(skb), bytes);
-        while let Some(skb) = next {
-            let len = skb.head_len();
+        let mut left = bytes;
+        let mut stage = |store: &mut Store, frame: Frame, off: usize, len: usize| {
             left -= len;
             // A descriptor of nothing is refused.
-            match len {
-                0 => ctx.free_skb(skb),
-                _ => self.stage_frame(ctx, skb, left > 0),
+            if len == 0 {
+                return store.free_frame(frame);
             }
-            next = rest.pop_front();
-        }
+            let index = frame.into_raw();
+            self.sent.insert(index);
+            let addr = u64::from(index) * FRAME_SIZE as u64 + off as u64;
+            let options = if left > 0 { libc::XDP_PKT_CONTD } else { 0 };
+            self.ring.stage(libc::xdp_desc { addr, len: len as u32, options });
+        };
+        ctx.take_all_frames(skb, &mut stage);
         Ok(bytes)
-    }
-
-    /// Writes the descriptor of an skb without a chain, of whose packet `more` comes or not.
-    fn stage_frame(&mut self, ctx: &mut SoftnetData, skb: Skb, more: bool) {
-        match ctx.take_frame(skb) {
-            Ok((frame, off, len)) => {
-                let index = frame.into_raw();
-                self.sent.insert(index);
-                let addr = u64::from(index) * FRAME_SIZE as u64 + off as u64;
-                let options = if more { libc::XDP_PKT_CONTD } else { 0 };
-                self.ring.stage(libc::xdp_desc { addr, len: len as u32, options });
-            }
-            // Can't be: it has one frame.
-            Err(skb) => ctx.free_at(skb, self.dev, DropReason::Nonlinear),
-        }
     }
 
     /// Puts the first packets of `batch`, at most so many, on the ring.

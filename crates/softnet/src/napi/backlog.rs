@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use softnet_core::SoftnetData;
 use softnet_core::napi::NapiInfo;
-use softnet_core::skb::{BATCH, Batch, DropReason, Region, Skb};
+use softnet_core::skb::{BATCH, Batch, DropReason, FrameBatch, Region, Skb};
 use softnet_core::steer::{Backlog, BacklogQueue};
 use softnet_dev::RxQueue;
 
@@ -81,6 +81,19 @@ impl Input {
             n += queue.rx_burst(ctx, batch, budget - n);
         }
         n + self.backlog.take(batch, budget - n)
+    }
+
+    /// The same of frames without heads, from the queue alone: `None` if packets wait in the
+    /// backlog, or if the queue [can't](RxQueue::rx_frames).
+    #[inline]
+    pub(crate) fn rx_frames(
+        &mut self,
+        ctx: &mut SoftnetData,
+        frames: &mut FrameBatch,
+        budget: usize,
+    ) -> Option<usize> {
+        let queue = self.queue.as_mut().filter(|_| !self.backlog.has_pending())?;
+        queue.rx_frames(ctx, frames, budget)
     }
 
     /// Frames that the queue holds: no fewer than packets that wait in it.

@@ -15,7 +15,7 @@ use softnet_core::ip::input::Exceptions;
 use softnet_core::ip::tables::Tables;
 use softnet_core::napi::{Body, Completion, Driver, Gro, NapiInfo, NetRx, PollList, Released};
 use softnet_core::qdisc::Origin;
-use softnet_core::skb::{BATCH, Batch, DropReason, Skb};
+use softnet_core::skb::{BATCH, Batch, DropReason, FrameBatch, Skb};
 use softnet_core::sock::Transport;
 use softnet_core::stack::receive::{Receive, ReceiveHost};
 use softnet_core::steer::TxChoice;
@@ -266,31 +266,59 @@ impl PollContext {
         self.lives.reap_idle(&mut self.ctx, self.now, napi.queue.into());
     }
 
+    /// How GRO is to look at what an instance brings; `None` if that was merged where it came in.
+    fn gro_params(&self, napi: &NapiInfo) -> Option<GroParams> {
+        let partial_csum = match self.instance(napi.id)?.handler {
+            RxHandler::Ip(ingress) => ingress.partial_csum,
+            RxHandler::Patch(_) => false,
+            RxHandler::Steered => return None,
+        };
+        Some(GroParams { mode: napi.gro.mode(), partial_csum, now: self.now })
+    }
+
     /// Has GRO look at what an instance brought, which has some or is to, and processes what goes
     /// on.
     #[inline(never)]
     fn receive_gro(&mut self, napi: &NapiInfo, gro: &mut Option<Box<dyn Gro>>, batch: &mut Batch) {
-        let mode = napi.gro.mode();
-        let partial_csum = match self.instance(napi.id).map(|instance| instance.handler) {
-            Some(RxHandler::Ip(ingress)) => ingress.partial_csum,
-            Some(RxHandler::Patch(_)) => false,
-            // It was merged where it came in.
-            Some(RxHandler::Steered) | None => return self.receive(napi, batch),
-        };
+        let Some(params) = self.gro_params(napi) else { return self.receive(napi, batch) };
         let table = gro.get_or_insert_with(|| Box::new(GroTable::new()));
-        let params = GroParams { mode, partial_csum, now: self.now };
         table.receive(&mut self.ctx, &napi.stats.gro, &params, batch);
-        if !batch.is_empty() {
-            self.receive(napi, batch);
-        }
-        table.more(batch);
-        if !batch.is_empty() {
-            self.receive(napi, batch);
-        }
-        if mode == GroMode::Off {
+        self.receive_merged(napi, table, batch);
+        if params.mode == GroMode::Off {
             // Nothing is held any more.
             *gro = None;
         }
+    }
+
+    /// Processes what goes on of what GRO looked at.
+    #[inline(always)]
+    fn receive_merged(&mut self, napi: &NapiInfo, gro: &mut Box<dyn Gro>, batch: &mut Batch) {
+        if !batch.is_empty() {
+            self.receive(napi, batch);
+        }
+        gro.more(batch);
+        if !batch.is_empty() {
+            self.receive(napi, batch);
+        }
+    }
+
+    /// One poll of an instance with GRO, whose queue hands out frames without heads: what becomes
+    /// part of another packet never gets one. `None` if there is no such queue, or packet.
+    #[inline(never)]
+    fn poll_frames(&mut self, napi: &NapiInfo, body: &mut Body<Rx>, weight: usize) -> Option<usize> {
+        let Body { rx: Some(rx), gro, batch, .. } = body else { return None };
+        let params = self.gro_params(napi)?;
+        let mut frames = FrameBatch::new(self.ctx.region());
+        let n = rx.rx_frames(&mut self.ctx, &mut frames, weight)?;
+        if n == 0 {
+            self.nothing_came(napi, gro);
+            return Some(0);
+        }
+        let table = gro.get_or_insert_with(|| Box::new(GroTable::new()));
+        table.receive_frames(&mut self.ctx, &napi.stats.gro, &params, &mut frames, batch);
+        self.receive_merged(napi, table, batch);
+        rx.processed();
+        Some(n)
     }
 
     /// Processes packets that were steered to this thread's instance with index `at`: by runs of
@@ -425,6 +453,11 @@ impl PollContext {
             if self.polls.is_multiple_of(EVERY) {
                 return self.poll_sampled(napi, body, weight);
             }
+        }
+        if napi.gro.mode() != GroMode::Off
+            && let Some(n) = self.poll_frames(napi, body, weight)
+        {
+            return n;
         }
         let Body { rx: Some(rx), gro, batch, .. } = body else { return 0 };
         let n = rx.rx_burst(&mut self.ctx, batch, weight);

@@ -149,7 +149,8 @@ fn holds_header_chain(mut kind: u8, mut payload: &[u8]) -> bool {
 pub fn apart(store: &mut Store, mut skb: Skb) -> Result<SkbList, (Skb, DropReason)> {
     let l3 = usize::from(skb.head().l3);
     let Some(came) = AsItCame::of(&skb) else { return Err((skb, DropReason::FragInvalid)) };
-    let (mut chain, mut rest) = (skb.take_chain(), SkbList::new());
+    let Some(mut chain) = store.take_chain(&mut skb) else { return Err((skb, DropReason::NoHead)) };
+    let mut rest = SkbList::new();
     let mut at = skb.head_len().saturating_sub(l3 + came.at);
     let mut whole = came.put_back(&mut skb, l3, !chain.is_empty()).is_some();
     while let Some(mut part) = chain.pop_front() {
@@ -285,7 +286,7 @@ impl AsItCame {
     pub fn longest(skb: &Skb) -> Option<usize> {
         let came = Self::of(skb)?;
         let mut longest = skb.head_len().saturating_sub(skb.head().l3.into()) + FRAGMENT_LEN;
-        skb.each_part(|part| longest = longest.max(came.at + FRAGMENT_LEN + part.head_len()));
+        skb.each_part(|part| longest = longest.max(came.at + FRAGMENT_LEN + part.len()));
         Some(longest)
     }
 

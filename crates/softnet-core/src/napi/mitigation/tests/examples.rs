@@ -240,6 +240,15 @@ fn a_saturated_worker_gives_way() {
 struct Hold(Batch);
 
 impl Gro for Hold {
+    fn receive_frames(
+        &mut self,
+        _: &mut SoftnetData,
+        _: &GroStats,
+        _: &GroParams,
+        _: &mut crate::skb::FrameBatch,
+        _: &mut Batch,
+    ) {
+    }
     fn receive(&mut self, _: &mut SoftnetData, _: &GroStats, _: &GroParams, batch: &mut Batch) {
         self.0.append(batch);
     }
