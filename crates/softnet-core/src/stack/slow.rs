@@ -102,6 +102,11 @@ impl SlowPathState {
         let mut tables = Tables::clone(&host.tables());
         change(&mut tables);
         self.retired.push(host.replace(Arc::new(tables)));
+        self.forget_retired();
+    }
+
+    /// Lets go of tables that were replaced, and that no thread reads any more.
+    pub fn forget_retired(&mut self) {
         self.retired.retain(|old| Arc::strong_count(old) > 1);
     }
 }

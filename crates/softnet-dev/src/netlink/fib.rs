@@ -45,6 +45,7 @@ const RTA_TABLE: u16 = 15;
 const RTA_VIA: u16 = 18;
 const RTA_ENCAP_TYPE: u16 = 21;
 const RTA_NH_ID: u16 = 30;
+const THROW: u8 = 9;
 const RTM_F_CLONED: u32 = 0x200;
 const RTNH_F_DEAD: u8 = 1;
 const NDA_DST: u16 = 1;
@@ -99,7 +100,7 @@ pub struct KernelRoute {
     /// Where packets go; several if the route is multipath.
     pub hops: Vec<KernelHop>,
     /// It has something that is not followed: a tunnel's header, a gateway of the other family, a
-    /// type of service, a source.
+    /// type of service, a source; or it sends look-ups to the next table (`throw`).
     pub unsupported: bool,
 }
 
@@ -311,8 +312,12 @@ fn event(kind: u16, flags: u16, payload: &[u8], objects: &HashMap<u32, Object>) 
         RTM_DELNEIGH => {
             neighbour(payload).map(|gone| FibEvent::Neighbour(KernelNeighbour { mac: None, ..gone }))
         }
-        // What goes with these the kernel does not tell of each route.
-        RTM_NEWLINK => (number(payload, 8)? & libc::IFF_UP as u32 == 0).then_some(FibEvent::ListAgain),
+        // What goes, or comes back, with these the kernel does not tell of each route.
+        RTM_NEWLINK => {
+            let (flags, changed) = (number(payload, 8)?, number(payload, 12)?);
+            let up = libc::IFF_UP as u32;
+            (flags & up == 0 || changed & up != 0).then_some(FibEvent::ListAgain)
+        }
         RTM_DELLINK | RTM_DELADDR | RTM_DELNEXTHOP => Some(FibEvent::ListAgain),
         _ => None,
     }
@@ -350,6 +355,8 @@ fn route(payload: &[u8], objects: &HashMap<u32, Object>) -> Option<KernelRoute> 
         6 => RouteKind::Blackhole,
         7 => RouteKind::Unreachable,
         8 => RouteKind::Prohibit,
+        // It may be in the place of one that is followed.
+        THROW => RouteKind::Unicast,
         _ => return None,
     };
     if number(header, 8)? & RTM_F_CLONED != 0 {
@@ -362,7 +369,7 @@ fn route(payload: &[u8], objects: &HashMap<u32, Object>) -> Option<KernelRoute> 
         protocol: header[5],
         kind,
         hops: Vec::new(),
-        unsupported: header[2] != 0 || header[3] != 0,
+        unsupported: header[2] != 0 || header[3] != 0 || header[7] == THROW,
     };
     let (mut ifindex, mut gateway, mut object) = (None, None, None);
     for (kind, value) in attributes(rest) {

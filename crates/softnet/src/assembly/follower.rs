@@ -20,10 +20,10 @@ use softnet_core::ip::adjacency::Kind;
 use softnet_core::ip::v6::addr::is_link_local;
 use softnet_core::ip::{IpPrefix, MacAddr, Prefix};
 use softnet_core::sync::{AtomicU64, Ordering};
-use softnet_dev::SysResult;
 use softnet_dev::netlink::{
     FibEvent, FibMonitor, KernelHop, KernelNeighbour, KernelRoute, Netlink, RouteKind, RoutePlace,
 };
+use softnet_dev::{SysError, SysResult};
 
 use crate::config::{Config, FollowConfig};
 use crate::stack::StackInner;
@@ -65,6 +65,10 @@ pub(crate) struct Follower {
     listed_at: u64,
     /// When to try again to publish.
     retry_at: Option<u64>,
+    /// The kernel could not be asked the last time.
+    failing: bool,
+    /// Of monitors before this one.
+    overruns: u64,
 }
 
 impl Follower {
@@ -88,6 +92,8 @@ impl Follower {
             list_at: Some(0),
             listed_at: 0,
             retry_at: None,
+            failing: false,
+            overruns: 0,
         })
     }
 
@@ -95,11 +101,29 @@ impl Follower {
     pub(crate) fn run(mut self) {
         while !self.follow.is_stopped() {
             if let Err(error) = self.round() {
-                note(format_args!("the kernel's routes are not followed any more: {error}"));
-                break;
+                self.recover(&error);
             }
         }
         self.ctx.drain();
+    }
+
+    /// Begins again with a list, after a pause.
+    fn recover(&mut self, error: &SysError) {
+        self.count(|stats| &stats.errors, 1);
+        if !std::mem::replace(&mut self.failing, true) {
+            note(format_args!(
+                "the kernel's routes can't be read: {error}. Those that are known stay; they are listed again until that succeeds"
+            ));
+        }
+        let until = self.shared.clock.now() + RETRY;
+        while self.shared.clock.now() < until && !self.follow.is_stopped() {
+            std::thread::sleep(PATIENCE);
+        }
+        if let Ok(monitor) = FibMonitor::new() {
+            self.overruns += self.monitor.overruns();
+            self.monitor = monitor;
+        }
+        self.list_at = Some(self.shared.clock.now());
     }
 
     fn round(&mut self) -> SysResult<()> {
@@ -134,7 +158,8 @@ impl Follower {
                 break;
             }
         }
-        self.follow.stats.overruns.store(self.monitor.overruns(), Ordering::Relaxed);
+        let overruns = self.overruns + self.monitor.overruns();
+        self.follow.stats.overruns.store(overruns, Ordering::Relaxed);
         if !events.is_empty() {
             let shared = self.shared.clone();
             let mut rib = shared.routes.read();
@@ -161,7 +186,7 @@ impl Follower {
         let began = self.shared.clock.now();
         self.find_devices()?;
         let shared = self.shared.clone();
-        let mut fixed = HashMap::new();
+        let (mut fixed, mut whole) = (HashMap::new(), false);
         for _ in 0..ATTEMPTS {
             {
                 let mut rib = shared.routes.read();
@@ -173,7 +198,7 @@ impl Follower {
             }
             fixed.clear();
             let (devices, follower) = (&self.devices, (&self.settings, &*self.follow));
-            let whole = self.monitor.list(|event| match event {
+            whole = self.monitor.list(|event| match event {
                 FibEvent::Neighbour(KernelNeighbour { ifindex, ip, mac: Some(mac) }) => {
                     fixed.extend(devices.get(&ifindex).map(|dev| ((*dev, ip), mac)));
                 }
@@ -192,9 +217,10 @@ impl Follower {
             self.list_at = Some(self.shared.clock.now() + RETRY);
         }
         let stale = self.neighbours.keys().filter(|key| !fixed.contains_key(key));
-        let stale: Vec<_> = stale.copied().collect();
+        let stale: Vec<_> = stale.filter(|_| whole).copied().collect();
         stale.into_iter().for_each(|key| self.fix(key, None));
         fixed.into_iter().for_each(|(key, mac)| self.fix(key, Some(mac)));
+        self.failing = false;
         self.count(|stats| &stats.lists, 1);
         self.publish();
         self.listed_at = self.shared.clock.now();
@@ -268,6 +294,8 @@ impl Follower {
             self.shared.workers.iter().for_each(|worker| worker.waker.wake());
             std::thread::sleep(pause);
             pause *= 2;
+            // They hold the FIB that is to be changed.
+            self.shared.control().forget_retired();
         }
         let mut rib = self.shared.routes.read();
         if !rib.v4.is_changed() && !rib.v6.is_changed() {
@@ -343,6 +371,10 @@ fn read(
         Some((hop.gateway.map_or(Hop::connected(dev), |gateway| Hop::via(dev, gateway)), hop.weight))
     };
     let mut hops: Vec<(Hop, u16)> = route.hops.iter().filter_map(hop).collect();
+    if addr.is_ipv6() {
+        // The kernel tells them now in this order, now in that one.
+        hops.sort_by_key(|(hop, weight)| (hop.dev, hop.gateway, *weight));
+    }
     let path = match route.kind {
         _ if route.unsupported => None,
         RouteKind::Blackhole => Some(Path::Hop(Hop::special(Kind::Blackhole))),

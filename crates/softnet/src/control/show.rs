@@ -429,6 +429,8 @@ pub struct FollowStats {
     /// Times that the kernel dropped notifications for want of buffer space, and all routes were
     /// listed for that.
     pub overruns: u64,
+    /// Times that the kernel could not be asked or heard, and all routes were listed after a second.
+    pub errors: u64,
     /// Routes that are not followed because softnet has not taken their interface.
     pub other_interface: u64,
     /// Routes that are not followed because they have what softnet does not do: encapsulation, a

@@ -35,6 +35,8 @@ pub(crate) struct FollowCounters {
     pub unsupported: AtomicU64,
     /// Batches of changes that were published.
     pub published: AtomicU64,
+    /// Times that the kernel could not be asked or heard, and all was begun again.
+    pub errors: AtomicU64,
     /// ns that the last list took.
     pub list_ns: AtomicU64,
 }

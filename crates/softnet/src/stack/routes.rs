@@ -49,23 +49,33 @@ impl StackInner {
         if !rib.v4.is_changed() && !rib.v6.is_changed() {
             return Ok(());
         }
-        let (fib4, fib6) = (rib.v4.next_fib()?, rib.v6.next_fib()?);
+        // If there is no memory for one, the other's changes are made nevertheless.
+        let (fib4, fib6) = (rib.v4.next_fib(), rib.v6.next_fib());
+        let mut failed = None;
         let mut control = self.control();
         let mut gateways = Vec::new();
         control.replace_tables(self, |tables| {
-            if fib4.is_some() || rib.v4.is_changed() {
-                let routing = Arc::make_mut(&mut tables.v4);
-                routing.fib = fib4.unwrap_or_else(|| routing.fib.clone());
-                gateways.extend(rib.v4.publish(routing, &tables.ifaces));
+            match fib4 {
+                Ok(fib) if fib.is_some() || rib.v4.is_changed() => {
+                    let routing = Arc::make_mut(&mut tables.v4);
+                    routing.fib = fib.unwrap_or_else(|| routing.fib.clone());
+                    gateways.extend(rib.v4.publish(routing, &tables.ifaces));
+                }
+                Ok(_) => {}
+                Err(error) => failed = Some(error),
             }
-            if fib6.is_some() || rib.v6.is_changed() {
-                let routing = Arc::make_mut(&mut tables.v6);
-                routing.fib = fib6.unwrap_or_else(|| routing.fib.clone());
-                gateways.extend(rib.v6.publish(routing, &tables.ifaces));
+            match fib6 {
+                Ok(fib) if fib.is_some() || rib.v6.is_changed() => {
+                    let routing = Arc::make_mut(&mut tables.v6);
+                    routing.fib = fib.unwrap_or_else(|| routing.fib.clone());
+                    gateways.extend(rib.v6.publish(routing, &tables.ifaces));
+                }
+                Ok(_) => {}
+                Err(error) => failed = Some(error),
             }
         });
         control.slow.add_gateways(gateways);
-        Ok(())
+        failed.map_or(Ok(()), Err)
     }
 }
 

@@ -174,12 +174,18 @@ fn write(
     Some(())
 }
 
+/// Segments of a run above which they share frames: a peer with a small MSS must not have packets of
+/// more frames than a chain holds.
+const SEGMENT_FRAMES: u32 = 128;
+
 /// Appends the payload of `emit` to the packet, in as many frames as it takes. Of a run each frame has
-/// one segment, if that fits with its headers: a device that takes no runs has it cut where it lies.
+/// one segment, if that fits with its headers, and there are not very many: a device that takes no
+/// runs has it cut where it lies.
 fn copy_payload(ctx: &mut SoftnetData, skb: &mut Skb, queue: &SendQueue, emit: &Emit) -> Option<()> {
     let syn = u32::from(emit.flags.any(softnet_tcp::Flags::SYN));
     let mss = usize::from(emit.mss);
-    let most = if emit.segs() > 1 && mss <= skb.tailroom() { mss } else { usize::MAX };
+    let single = (2..=SEGMENT_FRAMES).contains(&emit.segs()) && mss <= skb.tailroom();
+    let most = if single { mss } else { usize::MAX };
     let mut left = emit.len as usize;
     let (mut more, mut room): (Option<Skb>, _) = (None, skb.tailroom().min(most));
     for mut piece in queue.pieces(emit.seq + syn, left) {

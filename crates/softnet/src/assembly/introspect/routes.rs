@@ -89,6 +89,7 @@ pub(super) fn follow(shared: &Arc<StackInner>) -> Option<FollowStats> {
         lists: get(&stats.lists),
         list_ns: get(&stats.list_ns),
         overruns: get(&stats.overruns),
+        errors: get(&stats.errors),
         other_interface: get(&stats.other_interface),
         unsupported: get(&stats.unsupported),
         fib_copies,

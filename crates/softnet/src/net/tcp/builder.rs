@@ -247,7 +247,8 @@ impl TcpBuilder {
         let table = &shared.sockets.tcp;
         let attempt = |lport: u16| {
             let flow = Flow { lport, ..flow };
-            let claim = Claim::new(shared, (flow.local, lport))?;
+            // Given back, if it is not used, when the shard is let go.
+            let mut claim = Claim::new(shared, (flow.local, lport))?;
             let number = table.shard_of(&flow);
             let begun = on_shard(shared, number, |shard, ctx, env, out: &mut Effects| {
                 let free = !shard.contains(&flow);
@@ -331,7 +332,7 @@ impl<'a> Claim<'a> {
     }
 
     /// The shard has a connection with the end, and holds it from now on.
-    fn give(mut self, shard: &mut Shard) {
+    fn give(&mut self, shard: &mut Shard) {
         if self.end.is_some_and(|end| shard.hold_end(end)) {
             self.end = None;
         }

@@ -134,6 +134,8 @@ impl Paths {
             slot.group = self.free_groups.pop().unwrap_or(self.groups.len() as u32);
             self.groups.resize(self.groups.len().max(slot.group as usize + 1), Arc::from([]));
             self.groups[slot.group as usize] = old;
+            // Even if its buckets are as those that it begins with.
+            self.groups_changed = true;
         }
         let number = match self.free.pop() {
             Some(number) => {
