@@ -203,3 +203,54 @@ fn copies_that_are_out_forbid_a_partial_undo() {
     talk.ack_with(1, &[(2, 5)], Some(1), false);
     assert_eq!((talk.counters.tcp_partial_undo, talk.state()), (0, CaState::Recovery));
 }
+
+/// A packet that is acknowledged in pieces is late in Linux's eyes: three packets after a hole are
+/// no loss from then on, until a quarter of the RTT and 2 ms have passed.
+#[test]
+fn an_ack_within_a_packet_tells_of_reordering() {
+    let mut talk = flight(10);
+    let half = talk.seq(0) + MSS / 2;
+    talk.ack_input(&AckInput {
+        ack: half,
+        sack: &[],
+        tsecr: None,
+        ece: false,
+        payload: false,
+        window_changed: false,
+        segs: 1,
+        max_window: 1 << 20,
+    });
+    assert_eq!(talk.info().reord_seen, 0, "the rest may come yet");
+    talk.ack(1, &[]);
+    assert_eq!((talk.info().reord_seen, talk.counters.tcp_sack_reorder), (1, 1));
+    talk.ack(1, &[(2, 5)]);
+    assert_eq!((talk.took(), talk.state()), (vec![], CaState::Disorder));
+    talk.until(27);
+    assert_eq!((talk.took(), talk.state()), (vec![(1, Retransmit)], CaState::Recovery));
+}
+
+/// Within a run, the next packet's beginning goes with the end of the one before, as in Linux, that
+/// cuts super-segments at SND.UNA.
+#[test]
+fn an_ack_within_a_run_does_not() {
+    let mut talk = Talk::new(Begin::default());
+    talk.max_len = 10 * MSS;
+    talk.write(10);
+    talk.took();
+    talk.until(20);
+    let input = AckInput {
+        ack: talk.seq(0) + MSS / 2,
+        sack: &[],
+        tsecr: None,
+        ece: false,
+        payload: false,
+        window_changed: false,
+        segs: 1,
+        max_window: 1 << 20,
+    };
+    talk.ack_input(&input);
+    talk.ack(1, &[]);
+    assert_eq!(talk.info().reord_seen, 0);
+    talk.ack(1, &[(2, 5)]);
+    assert_eq!((talk.took(), talk.state()), (vec![(1, Retransmit)], CaState::Recovery));
+}
