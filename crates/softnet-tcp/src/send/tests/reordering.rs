@@ -254,3 +254,45 @@ fn an_ack_within_a_run_does_not() {
     talk.ack(1, &[(2, 5)]);
     assert_eq!((talk.took(), talk.state()), (vec![(1, Retransmit)], CaState::Recovery));
 }
+
+/// Four holes of which three were sent again, when the first proves to be late: `talk` is at 25 ms.
+fn late_with_copies_out() -> Talk {
+    let mut talk = flight(10);
+    talk.until(21);
+    talk.ack_with(0, &[(4, 7)], Some(0), false);
+    assert_eq!(talk.took(), [(0, Retransmit), (1, Retransmit), (2, Retransmit)]);
+    assert_eq!((talk.info().lost, talk.info().retrans), (4, 3));
+    talk.until(25);
+    talk.ack_with(1, &[(4, 7)], Some(0), false);
+    talk
+}
+
+/// What was marked and not sent again is not lost any more, what was sent again stays.
+#[test]
+fn a_late_original_unmarks_what_was_not_sent_again() {
+    let mut talk = late_with_copies_out();
+    assert_eq!((talk.took(), talk.state()), (vec![], CaState::Recovery));
+    assert_eq!((talk.info().lost, talk.info().retrans), (2, 2));
+    assert_eq!(talk.counters.tcp_partial_undo, 0);
+    // The originals of all come after all: nothing more was sent.
+    talk.until(26);
+    talk.ack_with(10, &[], Some(0), false);
+    assert_eq!((talk.took(), talk.state(), talk.info().lost), (vec![], CaState::Open, 0));
+}
+
+/// A fast packet that was sent later does not make lost what may take as long as the late one did.
+#[test]
+fn what_was_late_once_gives_others_as_long() {
+    let mut talk = late_with_copies_out();
+    talk.write(1);
+    assert_eq!(talk.took(), [(10, Kind::New)]);
+    talk.until(26);
+    // Its RTT of 1 ms is over for all that was sent before it.
+    talk.ack_with(1, &[(4, 7), (10, 11)], Some(25), false);
+    assert_eq!((talk.took(), talk.counters.tcp_lost_retransmit, talk.info().lost), (vec![], 0, 2));
+    // The late one took 26 ms, by the clock of timestamps. Copies that left at 21 ms have as long.
+    talk.until(46);
+    assert_eq!(talk.counters.tcp_lost_retransmit, 0);
+    talk.until(60);
+    assert_eq!(talk.counters.tcp_lost_retransmit, 2);
+}
