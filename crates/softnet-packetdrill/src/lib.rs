@@ -19,6 +19,7 @@ mod ip;
 #[allow(unsafe_code, reason = "C hands over pointers")]
 mod memory;
 mod options;
+mod pace;
 #[allow(unsafe_code, reason = "C hands over pointers")]
 pub mod preload;
 mod settings;

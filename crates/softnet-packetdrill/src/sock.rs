@@ -8,6 +8,7 @@ use softnet_tcp::listen::Listener;
 use softnet_tcp::timewait::TimeWait;
 use softnet_tcp::{DropReason, Emit, Seq};
 
+use crate::pace::Pace;
 use crate::skbs::Skbs;
 use crate::stack::Net;
 
@@ -34,6 +35,7 @@ pub(crate) struct Data {
     send: VecDeque<u8>,
     base: Seq,
     pub(crate) skbs: Skbs,
+    pace: Pace,
     recv: VecDeque<Chunk>,
     pub(crate) time_wait: Option<TimeWait>,
 }
@@ -41,7 +43,14 @@ pub(crate) struct Data {
 impl Data {
     pub(crate) fn new(iss: Seq) -> Data {
         let base = iss + 1;
-        Data { send: VecDeque::new(), base, skbs: Skbs::new(base), recv: VecDeque::new(), time_wait: None }
+        Data {
+            send: VecDeque::new(),
+            base,
+            skbs: Skbs::new(base),
+            pace: Pace::default(),
+            recv: VecDeque::new(),
+            time_wait: None,
+        }
     }
 
     /// Queues `bytes`.
@@ -89,6 +98,8 @@ pub(crate) struct Host<'a> {
     pub(crate) data: &'a mut Data,
     pub(crate) tuple: Tuple,
     pub(crate) tos: u8,
+    /// The rate at which the connection sends, bytes a second, if the device's queue keeps to it.
+    pub(crate) rate: Option<u64>,
 }
 
 impl Output for Host<'_> {
@@ -101,7 +112,12 @@ impl Output for Host<'_> {
     fn send(&mut self, emit: &Emit) -> bool {
         let from = (emit.seq + u32::from(emit.flags.any(softnet_tcp::Flags::SYN))) - self.data.base;
         let data = &self.data.send;
-        let sent = self.net.transmit(&self.tuple, emit, self.tos, |range| {
+        let pace = &mut self.data.pace;
+        let depart = |now| match self.rate {
+            Some(rate) if emit.len > 0 => pace.departure(now, rate, emit.len, emit.segs()),
+            _ => now,
+        };
+        let sent = self.net.transmit(&self.tuple, emit, self.tos, depart, |range| {
             if range.is_empty() {
                 // Its number may lie behind a FIN.
                 return Vec::new();

@@ -36,29 +36,37 @@ impl Net {
         tuple: &Tuple,
         emit: &Emit,
         tos: u8,
+        depart: impl FnOnce(Instant) -> Instant,
         bytes: impl Fn(Range<u32>) -> Vec<u8>,
     ) -> bool {
         if self.settings.device_is_full() {
             return false;
         }
+        let at = depart(self.now);
         if self.settings.whole_segments() {
-            self.push(tuple, emit, tos, &bytes(0..emit.len));
+            self.push(tuple, emit, tos, &bytes(0..emit.len), at);
             return true;
         }
         for (part, range) in ip::cut(emit) {
-            self.push(tuple, &part, tos, &bytes(range));
+            self.push(tuple, &part, tos, &bytes(range), at);
         }
         true
     }
 
-    fn push(&mut self, tuple: &Tuple, emit: &Emit, tos: u8, payload: &[u8]) {
+    fn push(&mut self, tuple: &Tuple, emit: &Emit, tos: u8, payload: &[u8], at: Instant) {
         self.ident = self.ident.wrapping_add(1);
-        self.out.push_back((ip::build(tuple, emit, payload, tos, self.ident), self.now));
+        let behind = self.out.partition_point(|&(_, other)| other <= at);
+        self.out.insert(behind, (ip::build(tuple, emit, payload, tos, self.ident), at));
     }
 
-    /// The next packet that has left, and when.
-    pub(crate) fn take(&mut self) -> Option<(Vec<u8>, Instant)> {
-        self.out.pop_front()
+    /// The next packet that has left by `now`, and when.
+    pub(crate) fn take(&mut self, now: Instant) -> Option<(Vec<u8>, Instant)> {
+        if self.departure() <= now { self.out.pop_front() } else { None }
+    }
+
+    /// When the next packet leaves.
+    pub(crate) fn departure(&self) -> Instant {
+        self.out.front().map_or(Instant::NEVER, |&(_, at)| at)
     }
 }
 
@@ -156,9 +164,12 @@ impl Stack {
         let tos = sock.tos();
         let Body::Live(live) = &mut sock.body else { return None };
         let Live { conn, data, tuple, .. } = &mut **live;
-        let mut host = Host { net: &mut self.net, data, tuple: *tuple, tos };
+        let cfg = &self.cfg;
+        let rate = |conn: &Conn<Payload>| cfg.pacing.then(|| conn.info(cfg).send.pacing_rate);
+        let mut host = Host { net: &mut self.net, data, tuple: *tuple, tos, rate: rate(conn) };
         let cx = &mut Cx { now: self.now, cfg: &self.cfg, counters: &mut self.counters, out: &mut host };
         let result = entry(conn, cx);
+        cx.out.rate = rate(conn);
         conn.flush(cx);
         self.after(id);
         Some(result)
@@ -239,7 +250,7 @@ impl Stack {
     /// Sends a segment that no connection sends.
     fn answer(&mut self, tuple: &Tuple, emit: &Emit, of: SockId) {
         let tos = self.socks.get(&of).map_or(0, Sock::tos);
-        self.net.transmit(tuple, emit, tos, |_| Vec::new());
+        self.net.transmit(tuple, emit, tos, |now| now, |_| Vec::new());
     }
 
     /// A packet arrives.
@@ -378,7 +389,7 @@ impl Stack {
         let Body::Listener(listener, _) = &parent.body else { return };
         let mut data = Data::new(accepted.iss);
         let tos = parent.tos();
-        let mut host = Host { net: &mut self.net, data: &mut data, tuple: *tuple, tos };
+        let mut host = Host { net: &mut self.net, data: &mut data, tuple: *tuple, tos, rate: None };
         let cx = &mut Cx { now: self.now, cfg: &self.cfg, counters: &mut self.counters, out: &mut host };
         let conn = Conn::accept(cx, &listener.options, accepted);
         let mut sock = Sock::new(parent.v6);
@@ -419,7 +430,7 @@ impl Stack {
         let sock = socks.get_mut(&id).ok_or(libc::EBADF)?;
         let mut data = Data::new(initial.seq);
         let tos = sock.tos();
-        let mut host = Host { net, data: &mut data, tuple, tos };
+        let mut host = Host { net, data: &mut data, tuple, tos, rate: None };
         let cx = &mut Cx { now: *now, cfg, counters, out: &mut host };
         let conn = Conn::connect(cx, &sock.options, initial, path_mss).map_err(|_| libc::EMSGSIZE)?;
         sock.local = Some(local);

@@ -203,10 +203,10 @@ pub(crate) fn receive() -> Option<(Vec<u8>, u64)> {
     let last = world.stack.now.plus_millis(FAR);
     loop {
         let world = guard.as_mut()?;
-        if let Some((packet, at)) = world.stack.net.take() {
+        if let Some((packet, at)) = world.stack.net.take(world.stack.now) {
             return Some((packet, at.0));
         }
-        let due = next(world);
+        let due = next(world).min(world.stack.net.departure());
         if due > last {
             return None;
         }

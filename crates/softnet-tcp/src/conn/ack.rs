@@ -18,9 +18,13 @@ impl<H> Conn<H> {
         let una = self.tx.una();
         if segment.ack.before(una) {
             // "The ACK value is considered acceptable only if it is in the range of
-            // ((SND.UNA − MAX.SND.WND) <= SEG.ACK <= SND.NXT)."
-            let acked = u32::try_from(self.tx.bytes_acked()).unwrap_or(u32::MAX);
-            if segment.ack.before(una - self.max_window.min(acked)) {
+            // ((SND.UNA − MAX.SND.WND) <= SEG.ACK <= SND.NXT)." Of that, as in Linux, only numbers
+            // that were sent; the SYN's is the first.
+            let numbered = match i32::try_from(self.tx.bytes_acked()) {
+                Ok(_) => una - self.iss,
+                Err(_) => u32::MAX,
+            };
+            if segment.ack.before(una - self.max_window.min(numbered)) {
                 self.challenge_ack(cx);
                 return Err(DropReason::TcpTooOldAck);
             }

@@ -300,7 +300,9 @@ impl Sender {
             ack.flags |= flag::RETRANS_ACKED;
         } else if !record.is(ring::SACKED) {
             *acked_sent = Some((acked_sent.map_or(record.xmit, |(first, _)| first), record.xmit));
-            ack.note_reordering(record.seq);
+            // What is acknowledged in pieces is late, in Linux: it keeps a packet's number until the
+            // whole packet is acknowledged, and then finds it below SND.UNA.
+            ack.note_reordering(record.seq - u32::from(record.cut));
             if record.end().at_or_before(self.high_seq) {
                 ack.flags |= flag::ORIG_SACK_ACKED;
             }
@@ -340,6 +342,7 @@ impl Sender {
                 head.seq = una;
                 head.len -= gone as u16;
                 head.tags &= !ring::SYN;
+                head.cut |= head.ends_run;
             }
         }
     }

@@ -25,6 +25,7 @@ mod check;
 mod cold;
 mod counters;
 mod cwnd;
+mod defer;
 mod icmp;
 mod output;
 mod pacing;

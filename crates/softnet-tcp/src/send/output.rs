@@ -4,6 +4,7 @@
 //! NextSeg rule 1); new data within the congestion window and the peer's. F-RTO turns the last two
 //! round for one ACK (RFC 5682 3.1 step 2b).
 
+use super::defer::Deferred;
 use super::ring::{self, Record};
 use super::{CaState, Cx, Sender, Timer, ts_clock};
 use crate::Seq;
@@ -93,8 +94,12 @@ impl Sender {
         {
             return Some(lost);
         }
+        let mut deferred = Deferred::No;
         if let Some(new) = self.new_data(limits, self.allowance(), self.frto_new) {
-            return Some(new);
+            deferred = self.defers(cx, limits);
+            if deferred == Deferred::No {
+                return Some(new);
+            }
         }
         if self.frto_new && !self.nxt.after(self.high_seq) {
             // No new data to tell by: the conventional recovery.
@@ -104,7 +109,7 @@ impl Sender {
                 return Some(lost);
             }
         }
-        self.end_run(cx, limits);
+        self.end_run(cx, limits, deferred == Deferred::ByCwnd);
         None
     }
 
@@ -364,9 +369,9 @@ impl Sender {
     }
 
     /// The end of a run of output.
-    fn end_run(&mut self, cx: &mut Cx<'_>, limits: &Limits) {
+    fn end_run(&mut self, cx: &mut Cx<'_>, limits: &Limits, deferred: bool) {
         let sent = std::mem::take(&mut self.sent_in_run);
-        let limited = self.in_flight() >= self.window.cwnd;
+        let limited = deferred || self.in_flight() >= self.window.cwnd;
         let unsent = limits.write_seq.after(self.nxt);
         if sent || (limited && unsent) {
             let decay = cx.cfg.tcp_slow_start_after_idle && self.state == CaState::Open;

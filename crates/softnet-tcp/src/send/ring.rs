@@ -52,6 +52,8 @@ pub(super) struct Record {
     pub(super) tags: u8,
     /// It was the last of the run that it left in first: what is sent again keeps to those runs.
     pub(super) ends_run: bool,
+    /// The last of its run, of which an ACK took the beginning alone.
+    pub(super) cut: bool,
 }
 
 impl Record {

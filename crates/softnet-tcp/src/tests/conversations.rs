@@ -275,3 +275,20 @@ fn a_window_that_rides_on_data_makes_data_go() {
          > P. 1001:3001(2000) ack 101",
     );
 }
+
+/// The SYN's number was sent: an ACK of it is old, but not of what never was (RFC 5961 5.2).
+#[test]
+fn data_with_the_oldest_number_acknowledged_is_taken() {
+    let mut talk = Talk::accepted(|_| {});
+    talk.run(
+        "< . 1:1001(1000) ack 0 win 257
+         > . 1:1(0) ack 1001
+         read 1000
+         // Of what was before the SYN.
+         +10 < . 1001:2001(1000) ack 4294967295 win 257
+         > . 1:1(0) ack 1001
+         +10 < . 1001:2001(1000) ack 1 win 257
+         > . 1:1(0) ack 2001",
+    );
+    assert_eq!((talk.end.counters.challenge_ack, talk.end.host.delivered), (1, 2000));
+}

@@ -1,5 +1,6 @@
 //! Conversations: what a sender does, packet by packet, in virtual time.
 
+mod defer;
 mod loss;
 mod marks;
 mod net;

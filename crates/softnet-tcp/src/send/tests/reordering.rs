@@ -203,3 +203,96 @@ fn copies_that_are_out_forbid_a_partial_undo() {
     talk.ack_with(1, &[(2, 5)], Some(1), false);
     assert_eq!((talk.counters.tcp_partial_undo, talk.state()), (0, CaState::Recovery));
 }
+
+/// A packet that is acknowledged in pieces is late in Linux's eyes: three packets after a hole are
+/// no loss from then on, until a quarter of the RTT and 2 ms have passed.
+#[test]
+fn an_ack_within_a_packet_tells_of_reordering() {
+    let mut talk = flight(10);
+    let half = talk.seq(0) + MSS / 2;
+    talk.ack_input(&AckInput {
+        ack: half,
+        sack: &[],
+        tsecr: None,
+        ece: false,
+        payload: false,
+        window_changed: false,
+        segs: 1,
+        max_window: 1 << 20,
+    });
+    assert_eq!(talk.info().reord_seen, 0, "the rest may come yet");
+    talk.ack(1, &[]);
+    assert_eq!((talk.info().reord_seen, talk.counters.tcp_sack_reorder), (1, 1));
+    talk.ack(1, &[(2, 5)]);
+    assert_eq!((talk.took(), talk.state()), (vec![], CaState::Disorder));
+    talk.until(27);
+    assert_eq!((talk.took(), talk.state()), (vec![(1, Retransmit)], CaState::Recovery));
+}
+
+/// Within a run, the next packet's beginning goes with the end of the one before, as in Linux, that
+/// cuts super-segments at SND.UNA.
+#[test]
+fn an_ack_within_a_run_does_not() {
+    let mut talk = Talk::new(Begin::default());
+    talk.max_len = 10 * MSS;
+    talk.write(10);
+    talk.took();
+    talk.until(20);
+    let input = AckInput {
+        ack: talk.seq(0) + MSS / 2,
+        sack: &[],
+        tsecr: None,
+        ece: false,
+        payload: false,
+        window_changed: false,
+        segs: 1,
+        max_window: 1 << 20,
+    };
+    talk.ack_input(&input);
+    talk.ack(1, &[]);
+    assert_eq!(talk.info().reord_seen, 0);
+    talk.ack(1, &[(2, 5)]);
+    assert_eq!((talk.took(), talk.state()), (vec![(1, Retransmit)], CaState::Recovery));
+}
+
+/// Four holes of which three were sent again, when the first proves to be late: `talk` is at 25 ms.
+fn late_with_copies_out() -> Talk {
+    let mut talk = flight(10);
+    talk.until(21);
+    talk.ack_with(0, &[(4, 7)], Some(0), false);
+    assert_eq!(talk.took(), [(0, Retransmit), (1, Retransmit), (2, Retransmit)]);
+    assert_eq!((talk.info().lost, talk.info().retrans), (4, 3));
+    talk.until(25);
+    talk.ack_with(1, &[(4, 7)], Some(0), false);
+    talk
+}
+
+/// What was marked and not sent again is not lost any more, what was sent again stays.
+#[test]
+fn a_late_original_unmarks_what_was_not_sent_again() {
+    let mut talk = late_with_copies_out();
+    assert_eq!((talk.took(), talk.state()), (vec![], CaState::Recovery));
+    assert_eq!((talk.info().lost, talk.info().retrans), (2, 2));
+    assert_eq!(talk.counters.tcp_partial_undo, 0);
+    // The originals of all come after all: nothing more was sent.
+    talk.until(26);
+    talk.ack_with(10, &[], Some(0), false);
+    assert_eq!((talk.took(), talk.state(), talk.info().lost), (vec![], CaState::Open, 0));
+}
+
+/// A fast packet that was sent later does not make lost what may take as long as the late one did.
+#[test]
+fn what_was_late_once_gives_others_as_long() {
+    let mut talk = late_with_copies_out();
+    talk.write(1);
+    assert_eq!(talk.took(), [(10, Kind::New)]);
+    talk.until(26);
+    // Its RTT of 1 ms is over for all that was sent before it.
+    talk.ack_with(1, &[(4, 7), (10, 11)], Some(25), false);
+    assert_eq!((talk.took(), talk.counters.tcp_lost_retransmit, talk.info().lost), (vec![], 0, 2));
+    // The late one took 26 ms, by the clock of timestamps. Copies that left at 21 ms have as long.
+    talk.until(46);
+    assert_eq!(talk.counters.tcp_lost_retransmit, 0);
+    talk.until(60);
+    assert_eq!(talk.counters.tcp_lost_retransmit, 2);
+}
