@@ -270,7 +270,16 @@ impl Shard {
         });
         self.conn_input(ctx, env, id.index, (packet, skb), out);
         match listeners.with(of, |listener| listener.push(id, flow)) {
-            Some(()) => out.arrived.push(of.0),
+            Some(()) => {
+                // A thread that waits for the listener polls what brings it connections (Linux's
+                // `sk_mark_napi_id`). Not for each SYN: those of a flood are no event of it.
+                if env.napi_id != 0
+                    && let Some(slot) = env.sockets.slot(of.0)
+                {
+                    slot.set_napi_id(env.napi_id);
+                }
+                out.arrived.push(of.0);
+            }
             None => {
                 self.enter(ctx, env, out, id.index, |conn, cx| conn.kill(cx));
                 self.let_go(ctx, id.index);

@@ -41,6 +41,7 @@ struct World {
     listeners: Table,
     shard: Shard,
     now: u64,
+    napi_id: u32,
     room: Room,
     /// Packets that are lost, by number.
     lose: fn(usize) -> bool,
@@ -61,7 +62,7 @@ macro_rules! enter {
             key: &key,
             paths: world.pmtu.paths(),
             sockets,
-            napi_id: 0,
+            napi_id: world.napi_id,
             room: world.room,
             max_time_waits: 2,
             max_orphans: 2,
@@ -89,6 +90,7 @@ impl World {
             listeners: Table::default(),
             shard: Shard::new(key),
             now: 1_000_000_000,
+            napi_id: 0,
             room: SockMem::new(1 << 20).room(0),
             lose: |_| false,
             sent: 0,
@@ -353,6 +355,29 @@ fn a_full_accept_queue_makes_clients_wait() {
     world.wait(4_000_000_000);
     let second = world.accept(of).expect("the SYN came again");
     for id in clients.into_iter().chain([first, second]) {
+        world.close(id);
+    }
+    world.end();
+}
+
+#[test]
+fn a_listener_is_polled_by_what_brings_it_connections() {
+    let mut world = World::new();
+    let of = world.listen(8);
+    let listener = |world: &World| world.binder.sockets().slot(of.0).unwrap().napi_id();
+    // Of the handshake, the SYN and the SYN-ACK arrive, but not what ends it.
+    (world.napi_id, world.lose) = (8193, |number| number == 3);
+    let client = world.connect(1000);
+    assert_eq!((listener(&world), world.accept(of)), (0, None), "a SYN is no event of it");
+    world.lose = |_| false;
+    world.write(client, b"request").unwrap();
+    assert_eq!(listener(&world), 8193);
+    let server = world.accept(of).expect("accepted");
+    // What was sent here came by no instance.
+    world.napi_id = 0;
+    let [_, other] = world.pair(of, 1001);
+    assert_eq!(listener(&world), 8193, "the last that is known");
+    for id in [client, server, other] {
         world.close(id);
     }
     world.end();
