@@ -43,6 +43,8 @@ struct World {
     now: u64,
     napi_id: u32,
     room: Room,
+    /// What the client's path carries.
+    path_mss: u16,
     /// Packets that are lost, by number.
     lose: fn(usize) -> bool,
     sent: usize,
@@ -92,6 +94,7 @@ impl World {
             now: 1_000_000_000,
             napi_id: 0,
             room: SockMem::new(1 << 20).room(0),
+            path_mss: 1460,
             lose: |_| false,
             sent: 0,
             out: Effects::default(),
@@ -117,9 +120,10 @@ impl World {
     fn connect(&mut self, lport: u16) -> ConnId {
         let slot = self.slot();
         let flow = Flow { local: CLIENT, remote: SERVER, lport, rport: PORT, protocol: 6 };
+        let path_mss = self.path_mss;
         let id = enter!(self, |shard, ctx, env, _listeners, out| {
             let (marks, options) = (Marks::default(), &ConnOptions::default());
-            shard.connect(ctx, env, &Open { flow, marks, options, path_mss: 1460, slot }, out).unwrap()
+            shard.connect(ctx, env, &Open { flow, marks, options, path_mss, slot }, out).unwrap()
         });
         self.deliver();
         id
@@ -321,6 +325,19 @@ fn a_reader_that_has_left_resets() {
     assert_eq!(world.write(client, b"more"), Err(CallError::Shut));
     world.close(client);
     assert!(world.shard.is_empty());
+    world.end();
+}
+
+/// A peer with a small MSS gets as much in a run as any, in no more frames than a chain holds.
+#[test]
+fn runs_of_very_small_segments_are_sent() {
+    let mut world = World::new();
+    world.path_mss = 150;
+    let of = world.listen(5);
+    let [client, server] = world.pair(of, 1000);
+    let before = world.now;
+    transfer(&mut world, [client, server], 2_000_000);
+    assert!(world.now - before < 3_000_000_000, "{} ns", world.now - before);
     world.end();
 }
 
