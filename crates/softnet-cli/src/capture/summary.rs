@@ -35,8 +35,8 @@ pub(super) fn summary(frame: &[u8], len: usize) -> String {
     // Without what pads a short frame; an aggregate may have no length in its header.
     let l3 = 14 + 4 * facts.vlans().count();
     let word = |at: usize| frame.get(at..at + 2).map_or(0, |b| usize::from(u16::from_be_bytes([b[0], b[1]])));
-    let of_ip = if src.is_ipv4() { word(l3 + 2) } else { word(l3 + 4) + 40 };
-    let end = if of_ip > 40 { len.min(l3 + of_ip) } else { len };
+    let (said, fixed) = if src.is_ipv4() { (word(l3 + 2), 0) } else { (word(l3 + 4), 40) };
+    let end = if said > 0 { len.min(l3 + fixed + said) } else { len };
     let l4 = facts.l4.and_then(|at| frame.get(at..));
     text += &match (facts.protocol, l4) {
         (Some(6), Some(header)) if facts.ports.is_some() => {

@@ -173,9 +173,9 @@ fn tables_for_people() {
     assert_eq!(
         show("route"),
         fine(concat!(
-            "PREFIX        KIND       VIA       DEV\n",
-            "0.0.0.0/0     via        10.0.0.2  eth1\n",
-            "10.66.0.0/16  blackhole  -         -\n",
+            "PREFIX        KIND       VIA       DEV   METRIC  SOURCE  USED\n",
+            "0.0.0.0/0     via        10.0.0.2  eth1       0  static  yes\n",
+            "10.66.0.0/16  blackhole  -         -         20  kernel  no\n",
         ))
     );
     assert_eq!(

@@ -156,8 +156,10 @@ impl Handler for Instance {
                 {"dev": "eth1", "ip": "10.0.0.77", "mac": null, "state": "incomplete", "age_s": 0.5, "queued": 3},
             ]),
             Table::Route => json!([
-                {"prefix": "0.0.0.0/0", "kind": "via", "via": "10.0.0.2", "dev": "eth1"},
-                {"prefix": "10.66.0.0/16", "kind": "blackhole", "via": null, "dev": null},
+                {"prefix": "0.0.0.0/0", "kind": "via", "via": "10.0.0.2", "dev": "eth1",
+                 "metric": 0, "source": "static", "used": true},
+                {"prefix": "10.66.0.0/16", "kind": "blackhole", "via": null, "dev": null,
+                 "metric": 20, "source": "kernel", "used": false},
             ]),
             Table::Drops => json!([]),
             Table::Qdisc => json!([

@@ -514,7 +514,8 @@ fn routes_take_little_more_memory_than_their_tables() {
     let more = |of: fn(&([usize; 2], usize, usize)) -> usize| of(&many).saturating_sub(of(&none));
     let shown = format!("{ROUTES} routes: {none:?}, {many:?}");
     let fib = more(|all| all.1);
-    assert!(more(|all| all.0[1]) < fib + 24 * ROUTES + (2 << 20), "resident: {shown}");
+    // An entry of the tree of routes is 24 bytes; its leaves are two thirds full.
+    assert!(more(|all| all.0[1]) < fib + 36 * ROUTES + (2 << 20), "resident: {shown}");
     assert!(more(|all| all.0[0]) < fib + 150 * ROUTES + (4 << 20), "peak: {shown}");
     // Showing them needs little more than the text that is sent.
     assert!(more(|all| all.2) < fib + 400 * ROUTES + (4 << 20), "peak of showing: {shown}");
