@@ -1,8 +1,8 @@
 //! Taps: copies of packets for captures, taken where packets come in, leave and are dropped.
 //!
 //! A [`Taps`] belongs to a stack; a capture is started on it by a control thread, and read out by
-//! that through a [`TapReader`]. Each thread context has a [`Tap`], which writes what a capture
-//! wants to a ring of its own for that capture ([`ring`](self::ring)): so threads share nothing
+//! that through a [`TapReader`]. Each thread context has a `Tap`, which writes what a capture
+//! wants to a ring of its own for that capture (`ring`): so threads share nothing
 //! while they write. A full ring costs the capture a packet, which is counted, and the thread no
 //! wait.
 //!

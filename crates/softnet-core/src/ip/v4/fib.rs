@@ -47,7 +47,7 @@ impl Default for Fib {
 }
 
 impl Fib {
-    /// A snapshot of `routes`, in any order: prefix and index of the next hop, [`NO_ROUTE`] for a prefix that
+    /// A snapshot of `routes`, in any order: prefix and index of the next hop, `NO_ROUTE` for a prefix that
     /// is to have none. Of routes with the same prefix the last one counts.
     pub fn build(routes: &[(Prefix, u32)]) -> Result<Self, FibError> {
         Self::build_in(routes, &Heap)
@@ -73,7 +73,7 @@ impl Fib {
         self.chunks[first..first + (1 << (32 - len))].fill(leaf);
     }
 
-    /// The next hop for `addr` (host order), [`NO_ROUTE`] if there is none.
+    /// The next hop for `addr` (host order), `NO_ROUTE` if there is none.
     #[inline]
     pub fn lookup(&self, addr: u32) -> u32 {
         let (high, middle, low) = split(addr);

@@ -70,13 +70,13 @@ impl Default for Fib6 {
 type Entry = (u128, u8, u32);
 
 impl Fib6 {
-    /// A snapshot of `routes`, in any order: prefix and index of the next hop, [`NO_ROUTE`] for a prefix that is to have
+    /// A snapshot of `routes`, in any order: prefix and index of the next hop, `NO_ROUTE` for a prefix that is to have
     /// none. Of routes with the same prefix the last one counts.
     pub fn build(routes: &[(Prefix6, u32)]) -> Result<Self, FibError> {
         Self::build_in(routes, &Heap)
     }
 
-    /// The next hop for `addr` (host order), [`NO_ROUTE`] if there is none.
+    /// The next hop for `addr` (host order), `NO_ROUTE` if there is none.
     #[inline]
     pub fn lookup(&self, addr: u128) -> u32 {
         let mut entry = self.root.get((addr >> 112) as usize).copied().unwrap_or(LEAF);
