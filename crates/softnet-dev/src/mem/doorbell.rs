@@ -9,7 +9,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, eventfd};
-use softnet_core::sync::{AtomicBool, AtomicU64, Ordering, Sleeper, fence};
+use softnet_core::sync::{AtomicU64, Ordering, Sleeper, fence};
 
 use crate::device::Doorbell;
 
@@ -18,8 +18,8 @@ use crate::device::Doorbell;
 pub struct MemDoorbell {
     fd: OwnedFd,
     sleeper: Sleeper,
-    /// A write that a mask did not find is still to come. Touched by the consumer only.
-    owed: AtomicBool,
+    /// Writes that masks did not find, and that are still to come. Touched by the consumer only.
+    owed: AtomicU64,
     came: AtomicU64,
     taken: AtomicU64,
 }
@@ -29,7 +29,7 @@ impl MemDoorbell {
         Ok(MemDoorbell {
             fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             sleeper: Sleeper::new(),
-            owed: AtomicBool::new(false),
+            owed: AtomicU64::new(0),
             came: AtomicU64::new(0),
             taken: AtomicU64::new(0),
         })
@@ -109,9 +109,12 @@ impl Doorbell for MemDoorbell {
     }
 
     fn mask(&self) {
-        if self.sleeper.disarm() || self.owed.load(Ordering::Relaxed) {
-            let found = rustix::io::read(&self.fd, &mut [0; 8]).is_ok();
-            self.owed.store(!found, Ordering::Relaxed);
+        let owed = self.owed.load(Ordering::Relaxed) + u64::from(self.sleeper.disarm());
+        if owed > 0 {
+            // The descriptor counts writes: one found may be an earlier ring's, and the last one's is to come.
+            let mut writes = [0; 8];
+            let found = rustix::io::read(&self.fd, &mut writes).map_or(0, |_| u64::from_ne_bytes(writes));
+            self.owed.store(owed.saturating_sub(found), Ordering::Relaxed);
         }
     }
 
@@ -148,6 +151,26 @@ mod tests {
         bell.ring(1);
         assert!(!readable(&bell));
         assert_eq!(bell.waiting(), 3);
+    }
+
+    /// The ringer was preempted twice: what a mask finds is the first write, and the second is to come.
+    #[test]
+    fn each_late_ring_is_taken_back() {
+        let bell = MemDoorbell::new().unwrap();
+        for _ in 0..2 {
+            bell.unmask();
+            assert!(bell.sleeper.wake());
+            bell.mask();
+            bell.write();
+        }
+        bell.unmask();
+        assert!(bell.sleeper.wake());
+        bell.mask();
+        bell.write();
+        assert!(readable(&bell));
+        bell.unmask();
+        bell.mask();
+        assert!(!readable(&bell));
     }
 
     /// The ringer was preempted between its claim and its write. The late write may wake the next sleeper for nothing,
