@@ -4,7 +4,7 @@
 //! one; what does not is given one.
 
 use crate::SoftnetData;
-use crate::skb::{Csum, DropReason, FrameBatch, FrameChain, Skb, VlanProto};
+use crate::skb::{Csum, DropReason, Frame, FrameBatch, FrameChain, Skb, VlanProto};
 use crate::vlan;
 
 /// See the [module](self).
@@ -29,6 +29,23 @@ pub(super) trait Arrived: Sized {
 
     /// It, with a head; `None` if it had none, and there is none: then it is dropped.
     fn into_skb(self, ctx: &mut SoftnetData) -> Option<Skb>;
+}
+
+/// Appends a frame, with offset and length of its bytes, to `chain`, without its first `headers`
+/// bytes; or drops it, which came by `dev`. Returns whether it did the first.
+#[inline(always)]
+fn append(
+    ctx: &mut SoftnetData,
+    chain: &mut FrameChain,
+    (frame, off, len): (Frame, usize, usize),
+    headers: usize,
+    dev: u16,
+) -> bool {
+    let appended = ctx.chain_frame(chain, frame, off + headers, len.saturating_sub(headers));
+    let Err(frame) = appended else { return true };
+    ctx.free_frame(frame);
+    ctx.count_drops(dev, DropReason::NoHead, 1);
+    false
 }
 
 impl Arrived for Skb {
@@ -57,16 +74,13 @@ impl Arrived for Skb {
     fn append_to(self, ctx: &mut SoftnetData, chain: &mut FrameChain, headers: usize) -> bool {
         let dev = self.head().dev;
         match ctx.take_frame(self) {
-            Ok((frame, off, len)) => {
-                let appended = ctx.chain_frame(chain, frame, off + headers, len.saturating_sub(headers));
-                let Err(frame) = appended else { return true };
-                ctx.free_frame(frame);
-                ctx.count_drops(dev, DropReason::NoHead, 1);
-            }
+            Ok(taken) => append(ctx, chain, taken, headers, dev),
             // Not reached: it has one frame.
-            Err(skb) => ctx.free(skb, DropReason::Nonlinear),
+            Err(skb) => {
+                ctx.free(skb, DropReason::Nonlinear);
+                false
+            }
         }
-        false
     }
 
     #[inline(always)]
@@ -101,12 +115,8 @@ impl Arrived for Bare<'_> {
 
     #[inline(always)]
     fn append_to(self, ctx: &mut SoftnetData, chain: &mut FrameChain, headers: usize) -> bool {
-        let Some((frame, off, len)) = self.0.pop() else { return false };
-        let appended = ctx.chain_frame(chain, frame, off + headers, len.saturating_sub(headers));
-        let Err(frame) = appended else { return true };
-        ctx.free_frame(frame);
-        ctx.count_drops(self.0.dev, DropReason::NoHead, 1);
-        false
+        let Some(taken) = self.0.pop() else { return false };
+        append(ctx, chain, taken, headers, self.0.dev)
     }
 
     #[inline(always)]

@@ -13,6 +13,12 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd};
 
+use libc::{
+    NDA_DST, NDA_LLADDR, NUD_PERMANENT, RTA_DST, RTA_ENCAP_TYPE, RTA_GATEWAY, RTA_MULTIPATH, RTA_OIF,
+    RTA_PRIORITY, RTA_TABLE, RTA_VIA, RTM_DELADDR, RTM_DELLINK, RTM_DELNEIGH, RTM_DELROUTE, RTM_F_CLONED,
+    RTM_GETNEIGH, RTM_GETROUTE, RTM_NEWLINK, RTM_NEWNEIGH, RTM_NEWROUTE, RTN_BLACKHOLE, RTN_PROHIBIT,
+    RTN_THROW, RTN_UNICAST, RTN_UNREACHABLE,
+};
 use netlink_packet_core::{
     NLM_F_APPEND, NLM_F_DUMP, NLM_F_REPLACE, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NlasIterator,
 };
@@ -22,40 +28,27 @@ use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_recv_buffer_s
 use super::socket::{DUMP_INTERRUPTED, RECV_LEN, messages, number};
 use crate::sys_error::{SysError, SysResult};
 
-const RTM_DELLINK: u16 = 17;
-const RTM_NEWLINK: u16 = 16;
-const RTM_DELADDR: u16 = 21;
-const RTM_NEWROUTE: u16 = 24;
-const RTM_DELROUTE: u16 = 25;
-const RTM_GETROUTE: u16 = 26;
-const RTM_NEWNEIGH: u16 = 28;
-const RTM_DELNEIGH: u16 = 29;
-const RTM_GETNEIGH: u16 = 30;
+// What libc lacks.
 const RTM_NEWNEXTHOP: u16 = 104;
 const RTM_DELNEXTHOP: u16 = 105;
 const RTM_GETNEXTHOP: u16 = 106;
-const GROUPS: [u32; 7] = [1, 3, 5, 9, 7, 11, 32];
-
-const RTA_DST: u16 = 1;
-const RTA_OIF: u16 = 4;
-const RTA_GATEWAY: u16 = 5;
-const RTA_PRIORITY: u16 = 6;
-const RTA_MULTIPATH: u16 = 9;
-const RTA_TABLE: u16 = 15;
-const RTA_VIA: u16 = 18;
-const RTA_ENCAP_TYPE: u16 = 21;
 const RTA_NH_ID: u16 = 30;
-const THROW: u8 = 9;
-const RTM_F_CLONED: u32 = 0x200;
 const RTNH_F_DEAD: u8 = 1;
-const NDA_DST: u16 = 1;
-const NDA_LLADDR: u16 = 2;
-const NUD_PERMANENT: u16 = 0x80;
 const NHA_ID: u16 = 1;
 const NHA_GROUP: u16 = 2;
 const NHA_BLACKHOLE: u16 = 4;
 const NHA_OIF: u16 = 5;
 const NHA_GATEWAY: u16 = 6;
+
+const GROUPS: [u32; 7] = [
+    libc::RTNLGRP_LINK,
+    libc::RTNLGRP_NEIGH,
+    libc::RTNLGRP_IPV4_IFADDR,
+    libc::RTNLGRP_IPV6_IFADDR,
+    libc::RTNLGRP_IPV4_ROUTE,
+    libc::RTNLGRP_IPV6_ROUTE,
+    libc::RTNLGRP_NEXTHOP,
+];
 
 /// Bytes of notifications that may wait: those of some ten thousand routes.
 const BUFFER: usize = 16 << 20;
@@ -351,12 +344,12 @@ fn route(payload: &[u8], objects: &HashMap<u32, Object>) -> Option<KernelRoute> 
         _ => return None,
     };
     let kind = match header[7] {
-        1 => RouteKind::Unicast,
-        6 => RouteKind::Blackhole,
-        7 => RouteKind::Unreachable,
-        8 => RouteKind::Prohibit,
+        RTN_UNICAST => RouteKind::Unicast,
+        RTN_BLACKHOLE => RouteKind::Blackhole,
+        RTN_UNREACHABLE => RouteKind::Unreachable,
+        RTN_PROHIBIT => RouteKind::Prohibit,
         // It may be in the place of one that is followed.
-        THROW => RouteKind::Unicast,
+        RTN_THROW => RouteKind::Unicast,
         _ => return None,
     };
     if number(header, 8)? & RTM_F_CLONED != 0 {
@@ -369,7 +362,7 @@ fn route(payload: &[u8], objects: &HashMap<u32, Object>) -> Option<KernelRoute> 
         protocol: header[5],
         kind,
         hops: Vec::new(),
-        unsupported: header[2] != 0 || header[3] != 0 || header[7] == THROW,
+        unsupported: header[2] != 0 || header[3] != 0 || header[7] == RTN_THROW,
     };
     let (mut ifindex, mut gateway, mut object) = (None, None, None);
     for (kind, value) in attributes(rest) {

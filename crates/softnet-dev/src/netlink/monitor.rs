@@ -8,19 +8,14 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use libc::{RTM_DELADDR, RTM_DELLINK, RTM_NEWADDR, RTM_NEWLINK};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 use super::link::Link;
 use super::socket::{Netlink, RECV_LEN, messages, number};
 use crate::sys_error::{SysError, SysResult};
 
-const RTM_NEWLINK: u16 = 16;
-const RTM_DELLINK: u16 = 17;
-const RTM_NEWADDR: u16 = 20;
-const RTM_DELADDR: u16 = 21;
-const RTMGRP_LINK: u32 = 1;
-const RTMGRP_IPV4_IFADDR: u32 = 0x10;
-const RTMGRP_IPV6_IFADDR: u32 = 0x100;
+const GROUPS: u32 = (libc::RTMGRP_LINK | libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR) as u32;
 
 /// Something happened to an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,7 +55,7 @@ impl LinkMonitor {
         let open = || -> io::Result<Socket> {
             let mut socket = Socket::new(NETLINK_ROUTE)?;
             socket.set_non_blocking(true)?;
-            socket.bind(&SocketAddr::new(0, RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR))?;
+            socket.bind(&SocketAddr::new(0, GROUPS))?;
             Ok(socket)
         };
         let socket = open().map_err(|error| SysError::new("watch interfaces", error))?;

@@ -107,9 +107,7 @@ impl XdpTx {
     fn room(&self) -> usize {
         (self.ring.size() as usize).saturating_sub(self.sent.len())
     }
-}
 
-impl XdpTx {
     /// How many packets of `batch` there is room for.
     fn fitting(&self, batch: &Batch) -> usize {
         let room = self.room();
@@ -124,6 +122,15 @@ impl XdpTx {
         batch.as_slice().iter().take_while(fits).count()
     }
 
+    /// Writes the descriptor of a frame, with offset and length of its bytes. The kernel has it from then on.
+    #[inline(always)]
+    fn stage(&mut self, (frame, off, len): (Frame, usize, usize), options: u32) {
+        let index = frame.into_raw();
+        self.sent.insert(index);
+        let addr = u64::from(index) * FRAME_SIZE as u64 + off as u64;
+        self.ring.stage(libc::xdp_desc { addr, len: len as u32, options });
+    }
+
     /// Writes the descriptors of a packet of several frames. Hands it back if it has too many.
     #[cold]
     fn stage_frags(&mut self, ctx: &mut SoftnetData, skb: Skb) -> Result<usize, Skb> {
@@ -132,19 +139,16 @@ impl XdpTx {
         }
         let bytes = skb.len();
         let mut left = bytes;
-        let mut stage = |store: &mut Store, frame: Frame, off: usize, len: usize| {
+        let stage = |store: &mut Store, frame: Frame, off: usize, len: usize| {
             left -= len;
             // A descriptor of nothing is refused.
             if len == 0 {
                 return store.free_frame(frame);
             }
-            let index = frame.into_raw();
-            self.sent.insert(index);
-            let addr = u64::from(index) * FRAME_SIZE as u64 + off as u64;
             let options = if left > 0 { libc::XDP_PKT_CONTD } else { 0 };
-            self.ring.stage(libc::xdp_desc { addr, len: len as u32, options });
+            self.stage((frame, off, len), options);
         };
-        ctx.take_all_frames(skb, &mut stage);
+        ctx.take_all_frames(skb, stage);
         Ok(bytes)
     }
 
@@ -180,10 +184,7 @@ impl XdpTx {
                     continue;
                 }
             };
-            let index = frame.into_raw();
-            self.sent.insert(index);
-            let addr = u64::from(index) * FRAME_SIZE as u64 + off as u64;
-            self.ring.stage(libc::xdp_desc { addr, len: len as u32, options: 0 });
+            self.stage((frame, off, len), 0);
             packets += 1;
             bytes += len as u64;
         }

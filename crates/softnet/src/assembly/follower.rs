@@ -386,6 +386,11 @@ fn read(
     Some((prefix, Source::kernel(table), path))
 }
 
+/// What counts routes that are left out for this one's reason.
+fn left_out<'a>((_, follow): Settings<'a>, kernel: &KernelRoute) -> &'a AtomicU64 {
+    if kernel.unsupported { &follow.stats.unsupported } else { &follow.stats.other_interface }
+}
+
 fn insert(
     rib: &mut Rib,
     follower: Settings<'_>,
@@ -396,9 +401,7 @@ fn insert(
 ) {
     let Some((prefix, source, path)) = read(follower, devices, kernel) else { return };
     let Some(path) = path else {
-        let stats = &follower.1.stats;
-        let counter = if kernel.unsupported { &stats.unsupported } else { &stats.other_interface };
-        counter.fetch_add(1, Ordering::Relaxed);
+        left_out(follower, kernel).fetch_add(1, Ordering::Relaxed);
         if place == RoutePlace::Replace {
             rib.remove(prefix, |metric, of, _| (metric, of) == (kernel.metric, source));
         }
@@ -420,8 +423,7 @@ fn insert(
 fn remove(rib: &mut Rib, follower: Settings<'_>, devices: &HashMap<u32, u16>, kernel: &KernelRoute) {
     let Some((prefix, source, path)) = read(follower, devices, kernel) else { return };
     let Some(path) = path else {
-        let stats = &follower.1.stats;
-        let counter = if kernel.unsupported { &stats.unsupported } else { &stats.other_interface };
+        let counter = left_out(follower, kernel);
         let less = counter.load(Ordering::Relaxed).saturating_sub(1);
         counter.store(less, Ordering::Relaxed);
         return;

@@ -56,7 +56,7 @@ impl fmt::Debug for Introspect {
 }
 
 impl Introspect {
-    /// On `shared`, which was made from `config`, Changes go by `commander`.
+    /// On `shared`, which was made from `config`. Changes go by `commander`.
     pub(crate) fn new(shared: Arc<StackInner>, config: Arc<Config>, commander: Commander) -> Self {
         Introspect { shared, config, commander }
     }

@@ -4,6 +4,7 @@
 //! Invariant: every counter here only grows while an instance runs, so that two answers give a rate.
 
 mod nat;
+mod route;
 mod rule;
 mod skb;
 mod steering;
@@ -18,6 +19,7 @@ use super::{Direction, MirredAction};
 use crate::config::Context;
 
 pub use nat::{ConntrackRow, NatAddressRow, NatStats};
+pub use route::{FollowStats, HopRow, RouteRow};
 pub use rule::RuleRow;
 pub use skb::{SkbCacheRow, SkbContextRow, SkbPool, SkbStats};
 pub use steering::{FlowFilterRow, NtupleRow, RssRow, SteeredRow, SteeringRow};
@@ -374,72 +376,6 @@ pub struct NeighRow {
     pub age_s: f64,
     /// Packets that wait for its address.
     pub queued: u64,
-}
-
-/// A route.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct RouteRow {
-    /// Destinations it is for: `10.0.0.0/8`.
-    pub prefix: String,
-    /// `connected`, `local`, `broadcast`, `via`, `multipath`, `blackhole`, `unreachable`, `prohibit`.
-    pub kind: String,
-    /// Gateway.
-    pub via: Option<IpAddr>,
-    /// Device.
-    pub dev: Option<String>,
-    /// Of the routes to a prefix the one with the lowest is used.
-    #[serde(default)]
-    pub metric: u32,
-    /// Where it is from: `own` addresses, the configuration (`static`), the `kernel`.
-    #[serde(default)]
-    pub source: String,
-    /// The next hops of a `multipath` route.
-    #[serde(default)]
-    pub hops: Vec<HopRow>,
-    /// Whether it is used, and no other route to the same prefix.
-    #[serde(default)]
-    pub used: bool,
-}
-
-/// One next hop of several.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct HopRow {
-    /// Gateway; none if destinations are on the device's link.
-    pub via: Option<IpAddr>,
-    /// Device.
-    pub dev: String,
-    /// Its share of the flows.
-    pub weight: u16,
-}
-
-/// What became of the kernel's routes, if they are followed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct FollowStats {
-    /// Changes of routes that the kernel told.
-    pub events: u64,
-    /// Batches in which they were published.
-    pub published: u64,
-    /// Times that all routes were listed.
-    pub lists: u64,
-    /// ns that the last list took.
-    pub list_ns: u64,
-    /// Times that the kernel dropped notifications for want of buffer space, and all routes were
-    /// listed for that.
-    pub overruns: u64,
-    /// Times that the kernel could not be asked or heard, and all routes were listed after a second.
-    pub errors: u64,
-    /// Routes that are not followed because softnet has not taken their interface.
-    pub other_interface: u64,
-    /// Routes that are not followed because they have what softnet does not do: encapsulation, a
-    /// gateway of the other family, a type of service, a source prefix.
-    pub unsupported: u64,
-    /// Times that a FIB was copied as a whole, because a thread still read the copy that was to be changed.
-    pub fib_copies: u64,
-    /// Changes for which the FIB had no room.
-    pub fib_refused: u64,
 }
 
 /// What became of fragments. (Those that were dropped are among the drops, each for its reason.)

@@ -13,11 +13,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use softnet_core::fold::FoldKey;
 use softnet_core::ip::adjacency::Kind;
-use softnet_core::ip::tables::Tables;
-use softnet_core::ip::{FibError, IpPrefix, Prefix};
+use softnet_core::ip::iface::Iface;
+use softnet_core::ip::tables::{Routing, Tables};
+use softnet_core::ip::{Family, FibError, IpPrefix, Prefix};
 
 use super::StackInner;
-use super::rib::{Hop, Path, Place, Rib, Route, Source};
+use super::rib::{Hop, Path, Place, Rib, RibOf, Route, Source};
 use crate::config::{Config, RouteTarget, is_link_local};
 use crate::util::lock;
 
@@ -51,32 +52,37 @@ impl StackInner {
         }
         // If there is no memory for one, the other's changes are made nevertheless.
         let (fib4, fib6) = (rib.v4.next_fib(), rib.v6.next_fib());
-        let mut failed = None;
+        let mut result = Ok(());
         let mut control = self.control();
         let mut gateways = Vec::new();
         control.replace_tables(self, |tables| {
-            match fib4 {
-                Ok(fib) if fib.is_some() || rib.v4.is_changed() => {
-                    let routing = Arc::make_mut(&mut tables.v4);
-                    routing.fib = fib.unwrap_or_else(|| routing.fib.clone());
-                    gateways.extend(rib.v4.publish(routing, &tables.ifaces));
-                }
-                Ok(_) => {}
-                Err(error) => failed = Some(error),
-            }
-            match fib6 {
-                Ok(fib) if fib.is_some() || rib.v6.is_changed() => {
-                    let routing = Arc::make_mut(&mut tables.v6);
-                    routing.fib = fib.unwrap_or_else(|| routing.fib.clone());
-                    gateways.extend(rib.v6.publish(routing, &tables.ifaces));
-                }
-                Ok(_) => {}
-                Err(error) => failed = Some(error),
-            }
+            let Tables { v4, v6, ifaces, .. } = tables;
+            let of4 = publish(&mut rib.v4, fib4, v4, ifaces, &mut gateways);
+            let of6 = publish(&mut rib.v6, fib6, v6, ifaces, &mut gateways);
+            result = of4.and(of6);
         });
         control.slow.add_gateways(gateways);
-        failed.map_or(Ok(()), Err)
+        result
     }
+}
+
+/// Publishes what was changed of a family, with its next FIB; adds gateways that are new.
+fn publish<A: Family>(
+    rib: &mut RibOf<A>,
+    fib: Result<Option<Arc<A::Fib>>, FibError>,
+    routing: &mut Arc<Routing<A>>,
+    ifaces: &[Option<Iface>],
+    gateways: &mut Vec<(u16, IpAddr)>,
+) -> Result<(), FibError> {
+    let fib = fib?;
+    if fib.is_some() || rib.is_changed() {
+        let routing = Arc::make_mut(routing);
+        if let Some(fib) = fib {
+            routing.fib = fib;
+        }
+        gateways.extend(rib.publish(routing, ifaces));
+    }
+    Ok(())
 }
 
 /// All routes that `config` means: connected networks, static routes, own addresses.

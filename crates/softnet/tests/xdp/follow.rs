@@ -238,7 +238,7 @@ fn routes_are_the_kernels() {
     ip(middle, "nexthop del id 9");
     assert_equal(&world);
 
-    // A fixed neighbour, of an address that nobody answers for.
+    // A fixed neighbour, at an address that no host has.
     let silent = Ipv4Addr::new(10, 1, 0, 77);
     ip(
         &world.middle,

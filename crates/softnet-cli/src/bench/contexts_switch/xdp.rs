@@ -12,7 +12,7 @@ use softnet_testkit::{Sink as PacketFilter, SinkFilter};
 
 use super::load::{FLOWS, Packet, Sink, Source, Wires};
 use super::mem::books;
-use crate::bench::text;
+use crate::bench::{proc_net, text};
 use crate::demo::topology::{self, PORTS, SERVER, Topology};
 
 const PORT: u16 = 9;
@@ -108,10 +108,7 @@ fn find_neighbours(source: &UdpSocket, sink: &UdpSocket) -> Result<(), String> {
 
 /// Datagrams for which a socket's buffer had no room, by `/proc/net/snmp`.
 fn full_buffers(snmp: &str) -> u64 {
-    let mut lines = snmp.lines().filter(|line| line.starts_with("Udp:")).map(|line| line.split(' '));
-    let Some((keys, values)) = lines.next().zip(lines.next()) else { return 0 };
-    let value = keys.zip(values).find(|(key, _)| *key == "RcvbufErrors");
-    value.and_then(|(_, value)| value.parse().ok()).unwrap_or(0)
+    proc_net::sum(snmp, "Udp", &["RcvbufErrors"]).unwrap_or(0)
 }
 
 impl Source for Sockets {

@@ -25,6 +25,7 @@ use softnet_testkit::{Testbed, Wire, sysctl};
 
 use super::host::{Kernel, Softnet};
 use super::rig;
+use crate::bench::proc_net::counters;
 use crate::bench::text;
 
 /// Frames of the router: what is on its way waits in it.
@@ -179,22 +180,6 @@ impl Path {
     }
 }
 
-/// The sum of the counters `names` of a namespace's kernel, from `/proc/net/` `file`.
-fn counters(ns: &NetNs, file: &str, group: &str, names: &[&str]) -> Result<u64, String> {
-    let read = || std::fs::read_to_string(format!("/proc/thread-self/net/{file}"));
-    let all = ns.run(read).map_err(text)?.map_err(text)?;
-    sum(&all, group, names).ok_or_else(|| format!("/proc/net/{file}: no {group} {names:?}"))
-}
-
-/// Lines come in pairs: names, and values.
-fn sum(all: &str, group: &str, names: &[&str]) -> Option<u64> {
-    let mut lines = all.lines().filter_map(|line| line.strip_prefix(group)?.strip_prefix(':'));
-    let (keys, values) = (lines.next()?.split_whitespace(), lines.next()?.split_whitespace());
-    let pairs: Vec<_> = keys.zip(values).collect();
-    let value = |name: &&str| pairs.iter().find(|(key, _)| key == name)?.1.parse::<u64>().ok();
-    names.iter().map(value).sum()
-}
-
 #[cfg(test)]
 mod tests {
     use softnet_core::qdisc::Spec;
@@ -211,16 +196,5 @@ mod tests {
         }
         let lossy = Weather { loss: 0.1, reorder: 0.0, rtt: 20 };
         assert_eq!(lossy.netem(500, 7), "netem delay 10000us rate 500mbit limit 40000 seed 7 loss 0.1%");
-    }
-
-    #[test]
-    fn counters_are_found_by_name() {
-        let all = "TcpExt: A B C\nTcpExt: 1 2 30\nIpExt: A\nIpExt: 9\n";
-        assert_eq!(sum(all, "TcpExt", &["A", "C"]), Some(31));
-        assert_eq!(sum(all, "IpExt", &["A"]), Some(9));
-        assert_eq!(
-            (sum(all, "TcpExt", &["D"]), sum(all, "Udp", &["A"]), sum("", "A", &[])),
-            (None, None, None)
-        );
     }
 }

@@ -210,16 +210,7 @@ fn copies_that_are_out_forbid_a_partial_undo() {
 fn an_ack_within_a_packet_tells_of_reordering() {
     let mut talk = flight(10);
     let half = talk.seq(0) + MSS / 2;
-    talk.ack_input(&AckInput {
-        ack: half,
-        sack: &[],
-        tsecr: None,
-        ece: false,
-        payload: false,
-        window_changed: false,
-        segs: 1,
-        max_window: 1 << 20,
-    });
+    talk.ack_input(&AckInput { ack: half, ..QUIET });
     assert_eq!(talk.info().reord_seen, 0, "the rest may come yet");
     talk.ack(1, &[]);
     assert_eq!((talk.info().reord_seen, talk.counters.tcp_sack_reorder), (1, 1));
@@ -238,17 +229,7 @@ fn an_ack_within_a_run_does_not() {
     talk.write(10);
     talk.took();
     talk.until(20);
-    let input = AckInput {
-        ack: talk.seq(0) + MSS / 2,
-        sack: &[],
-        tsecr: None,
-        ece: false,
-        payload: false,
-        window_changed: false,
-        segs: 1,
-        max_window: 1 << 20,
-    };
-    talk.ack_input(&input);
+    talk.ack_input(&AckInput { ack: talk.seq(0) + MSS / 2, ..QUIET });
     talk.ack(1, &[]);
     assert_eq!(talk.info().reord_seen, 0);
     talk.ack(1, &[(2, 5)]);

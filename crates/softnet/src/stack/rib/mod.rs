@@ -146,7 +146,7 @@ impl<A: Family> RibOf<A> {
     pub(crate) fn insert(&mut self, route: &Route<Prefix<A>>, place: Place) {
         let Route { prefix, metric, source, protocol, .. } = *route;
         let before = self.best(prefix);
-        let mut all = self.table.remove(&prefix).map_or_else(Vec::new, |entries| entries.all().to_vec());
+        let mut all = self.table.get(&prefix).map_or_else(Vec::new, |entries| entries.all().to_vec());
         let alike = |entry: &Entry| (entry.metric, entry.source) == (metric, source);
         let like = all.iter().find(|entry| alike(entry)).map(|entry| entry.path);
         let path = self.paths.acquire(&route.path, like);
@@ -173,9 +173,7 @@ impl<A: Family> RibOf<A> {
                 self.routes += 1;
             }
         }
-        if let Some(entries) = Entries::of(all) {
-            self.table.insert(prefix, entries);
-        }
+        self.set(prefix, all);
         self.changed(prefix, before);
     }
 
@@ -187,10 +185,7 @@ impl<A: Family> RibOf<A> {
         let before = self.best(prefix);
         let mut all = entries.all().to_vec();
         let gone = all.remove(at);
-        match Entries::of(all) {
-            Some(entries) => drop(self.table.insert(prefix, entries)),
-            None => drop(self.table.remove(&prefix)),
-        }
+        self.set(prefix, all);
         self.routes -= 1;
         self.changed(prefix, before);
         self.paths.release(gone.path);
@@ -212,9 +207,7 @@ impl<A: Family> RibOf<A> {
         };
         let old = all[at].path;
         all[at].path = self.paths.acquire(&path, Some(old));
-        if let Some(entries) = Entries::of(all) {
-            self.table.insert(prefix, entries);
-        }
+        self.set(prefix, all);
         self.changed(prefix, before);
         self.paths.release(old);
     }
@@ -236,14 +229,20 @@ impl<A: Family> RibOf<A> {
             .collect();
         for prefix in stale {
             let before = self.best(prefix);
-            let Some(entries) = self.table.remove(&prefix) else { continue };
+            let Some(entries) = self.table.get(&prefix) else { continue };
             let (old, kept): (Vec<Entry>, Vec<Entry>) = entries.all().iter().partition(|entry| gone(entry));
-            if let Some(entries) = Entries::of(kept) {
-                self.table.insert(prefix, entries);
-            }
+            self.set(prefix, kept);
             self.routes -= old.len();
             self.changed(prefix, before);
             old.iter().for_each(|entry| self.paths.release(entry.path));
+        }
+    }
+
+    /// Has `all` be the routes of a prefix, in their order.
+    fn set(&mut self, prefix: Prefix<A>, all: Vec<Entry>) {
+        match Entries::of(all) {
+            Some(entries) => drop(self.table.insert(prefix, entries)),
+            None => drop(self.table.remove(&prefix)),
         }
     }
 
