@@ -21,7 +21,12 @@ pub(super) fn summary(frame: &[u8], len: usize) -> String {
         let at = 12 + 4 * facts.vlans().count() + 2;
         let what = match frame.get(at + 7) {
             Some(1) => format!("Request who-has {dst} tell {src}"),
-            Some(2) => format!("Reply {src} is at sender's MAC"),
+            Some(2) => match frame.get(at + 8..at + 14) {
+                Some([a, b, c, d, e, f]) => {
+                    format!("Reply {src} is-at {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}")
+                }
+                _ => format!("Reply from {src}"),
+            },
             _ => format!("{src} > {dst}"),
         };
         return text + &format!("ARP, {what}, length {len}");
@@ -37,18 +42,19 @@ pub(super) fn summary(frame: &[u8], len: usize) -> String {
     let word = |at: usize| frame.get(at..at + 2).map_or(0, |b| usize::from(u16::from_be_bytes([b[0], b[1]])));
     let (said, fixed) = if src.is_ipv4() { (word(l3 + 2), 0) } else { (word(l3 + 4), 40) };
     let end = if said > 0 { len.min(l3 + fixed + said) } else { len };
-    let l4 = facts.l4.and_then(|at| frame.get(at..));
+    let payload = end.saturating_sub(facts.l4.unwrap_or(0));
+    let l4 = facts.l4.and_then(|at| frame.get(at..)).map(|l4| &l4[..l4.len().min(payload)]);
     text += &match (facts.protocol, l4) {
-        (Some(6), Some(header)) if facts.ports.is_some() => {
-            tcp(header, end.saturating_sub(facts.l4.unwrap_or(0)))
-        }
+        (Some(6), Some(header)) if facts.ports.is_some() => tcp(header, payload),
         (Some(17), Some(header)) if facts.ports.is_some() => match header.get(4..6) {
             Some(&[high, low]) => {
                 format!("UDP, length {}", u16::from_be_bytes([high, low]).saturating_sub(8))
             }
             _ => "UDP".into(),
         },
-        (Some(1 | 58), Some(&[kind, ..])) => format!("{}, length {len}", icmp(src, kind)),
+        (Some(1 | 58), Some(message @ [kind, ..])) => {
+            format!("{}{}, length {}", icmp(src, *kind), echo(src, message), payload)
+        }
         (Some(protocol), None) => format!("fragment of protocol {protocol}, length {len}"),
         (Some(protocol), _) => format!("protocol {protocol}, length {len}"),
         (None, _) => format!("length {len}"),
@@ -95,6 +101,17 @@ fn icmp(src: IpAddr, kind: u8) -> String {
     if src.is_ipv4() { format!("ICMP {name}") } else { format!("ICMP6, {name}") }
 }
 
+/// The identifier and number of an echo, by which a reply is found to its request.
+fn echo(src: IpAddr, message: &[u8]) -> String {
+    match (src.is_ipv4(), message) {
+        (true, &[0 | 8, _, _, _, id_high, id, seq_high, seq, ..])
+        | (false, &[128 | 129, _, _, _, id_high, id, seq_high, seq, ..]) => {
+            format!(", id {}, seq {}", u16::from_be_bytes([id_high, id]), u16::from_be_bytes([seq_high, seq]))
+        }
+        _ => String::new(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,12 +133,19 @@ mod tests {
         let mut arp = vec![0xff; 6];
         arp.extend([2, 0, 0, 0, 0, 1, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 1, 10, 0, 0, 1]);
         arp.extend([0, 0, 0, 0, 0, 0, 10, 0, 0, 9]);
+        let mut reply = arp.clone();
+        reply[21] = 2;
         for (frame, expected) in [
             (&tcp, "IP 10.0.0.1.1234 > 10.0.1.2.80: Flags [S], seq 9, win 256, length 0"),
             (&tagged, "vlan 7, IP 10.0.0.1.1234 > 10.0.1.2.80: Flags [S], seq 9, win 256, length 0"),
             (&v4(17, &[0, 1, 0, 53, 0, 12, 0, 0, 1, 2, 3, 4]), "IP 10.0.0.1.1 > 10.0.1.2.53: UDP, length 4"),
-            (&v4(1, &[8, 0, 0, 0]), "IP 10.0.0.1 > 10.0.1.2: ICMP echo request, length 60"),
+            (&v4(1, &[8, 0, 0, 0]), "IP 10.0.0.1 > 10.0.1.2: ICMP echo request, length 4"),
+            (
+                &v4(1, &[8, 0, 0, 0, 1, 2, 0, 3, 0]),
+                "IP 10.0.0.1 > 10.0.1.2: ICMP echo request, id 258, seq 3, length 9",
+            ),
             (&arp, "ARP, Request who-has 10.0.0.9 tell 10.0.0.1, length 42"),
+            (&reply, "ARP, Reply 10.0.0.1 is-at 02:00:00:00:00:01, length 42"),
         ] {
             assert_eq!(summary(frame, frame.len()), expected);
             // However little of it was kept.
