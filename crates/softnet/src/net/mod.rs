@@ -50,6 +50,7 @@ pub use softnet_core::sock::Readiness;
 
 pub use epoll::{Epoll, EpollCtl, Event, Interest};
 pub use msg::{MsgHdr, PktInfo};
+pub use options::MtuDiscover;
 pub use ready_fd::ReadyFd;
 pub use recv::{Received, RecvBatch};
 pub use send_batch::SendBatch;

@@ -1,5 +1,6 @@
 //! What goes with a datagram beside its bytes, as the kernel's `recvmsg` and `sendmsg` have it: the
-//! other end, and our own address with the device (`IP_PKTINFO`, `IPV6_PKTINFO`).
+//! other end, our own address with the device (`IP_PKTINFO`, `IPV6_PKTINFO`), type of service and
+//! time to live.
 //!
 //! A socket that is bound to no address receives at any of the stack's, and must answer from the
 //! address that was asked, or the client will not accept the answer.
@@ -20,6 +21,7 @@ use softnet_core::sock::udp::Datagram;
 
 use super::options::errno;
 use super::scope::destination;
+use super::send::Ways;
 use super::udp::{UdpSocket, copy};
 use crate::stack::StackInner;
 
@@ -56,7 +58,7 @@ impl PktInfo {
     }
 }
 
-/// Destination and source of a datagram (the kernel's `msghdr`, without the bytes). It is made from
+/// Where a datagram goes, and with what (the kernel's `msghdr`, without the bytes). It is made from
 /// an address alone, from `None` for the peer, or from what
 /// [`recv_msg`](super::UdpSocket::recv_msg) returned, which makes the datagram a reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,34 +68,51 @@ pub struct MsgHdr {
     pub name: Option<SocketAddr>,
     /// Our end; without one, the address that the socket is bound to, or routing's choice.
     pub info: Option<PktInfo>,
+    /// Type of service or traffic class, DSCP and ECN (`IP_TOS`, `IPV6_TCLASS`); without one, the
+    /// socket's.
+    pub tos: Option<u8>,
+    /// Time to live or hop limit (`IP_TTL`, `IPV6_HOPLIMIT`), at least 1; without one, the socket's.
+    pub ttl: Option<u8>,
 }
 
 impl MsgHdr {
     /// To `name`, from our end `info`.
     #[inline]
     pub fn new(name: Option<SocketAddr>, info: Option<PktInfo>) -> Self {
-        MsgHdr { name, info }
+        MsgHdr { name, info, ..MsgHdr::default() }
+    }
+
+    /// The same with type of service or traffic class `tos`.
+    #[inline]
+    pub fn with_tos(self, tos: u8) -> Self {
+        MsgHdr { tos: Some(tos), ..self }
+    }
+
+    /// The same with time to live or hop limit `ttl`.
+    #[inline]
+    pub fn with_ttl(self, ttl: u8) -> Self {
+        MsgHdr { ttl: Some(ttl), ..self }
     }
 }
 
 impl From<SocketAddr> for MsgHdr {
     #[inline]
     fn from(name: SocketAddr) -> Self {
-        MsgHdr { name: Some(name), info: None }
+        MsgHdr::new(Some(name), None)
     }
 }
 
 impl From<Option<SocketAddr>> for MsgHdr {
     #[inline]
     fn from(name: Option<SocketAddr>) -> Self {
-        MsgHdr { name, info: None }
+        MsgHdr::new(name, None)
     }
 }
 
 impl From<(SocketAddr, PktInfo)> for MsgHdr {
     #[inline]
     fn from((name, info): (SocketAddr, PktInfo)) -> Self {
-        MsgHdr { name: Some(name), info: Some(info) }
+        MsgHdr::new(Some(name), Some(info))
     }
 }
 
@@ -117,17 +136,63 @@ impl UdpSocket {
     /// Returns the datagram's length.
     ///
     /// # Errors
-    /// `EINVAL`: the source is none of our addresses.
+    /// `EINVAL`: the source is none of our addresses, or the time to live is 0.
     pub fn send_msg(&self, payload: &[u8], to: impl Into<MsgHdr>) -> io::Result<usize> {
-        let (to, from) = self.ways(to.into())?;
-        self.send_one(payload, (to.as_ref(), from.as_ref()))
+        self.send_one(payload, self.ways(&to.into())?.by_ref())
     }
+
+    /// Sends a datagram for each `segment` bytes of `payload`, the last one with what remains, as
+    /// `sendmsg` with `UDP_SEGMENT`: QUIC's way to send many of a size in one call. Returns how many
+    /// bytes of the payload were accepted, whole segments; an error only if none was.
+    ///
+    /// # Errors
+    /// As [`send_msg`](Self::send_msg). `EINVAL`: `segment` is 0, or there would be more than
+    /// [`MAX_SEGMENTS`](Self::MAX_SEGMENTS).
+    pub fn send_segments(&self, payload: &[u8], segment: usize, to: impl Into<MsgHdr>) -> io::Result<usize> {
+        if segment == 0 || payload.len().div_ceil(segment) > Self::MAX_SEGMENTS {
+            return Err(errno(Errno::INVAL));
+        }
+        let ways = self.ways(&to.into())?;
+        let sent = self.send_all(|sending, thread, ends| {
+            let mut taken = 0;
+            for piece in payload.chunks(segment) {
+                if let Err(error) = sending.one(thread, ends, piece, ways.by_ref()) {
+                    return (taken, Err(errno(error)));
+                }
+                taken += 1;
+            }
+            (taken, Ok(()))
+        })?;
+        Ok(payload.len().min(sent * segment))
+    }
+
+    /// Most datagrams of one [`send_segments`](Self::send_segments) (the kernel's `UDP_MAX_SEGMENTS`).
+    pub const MAX_SEGMENTS: usize = softnet_core::skb::BATCH;
 
     /// Everything that sending to `to` needs.
     #[inline]
-    pub(super) fn ways(&self, to: MsgHdr) -> io::Result<(Option<Dest>, Option<Addr>)> {
+    pub(super) fn ways(&self, to: &MsgHdr) -> io::Result<OwnWays> {
         let from = to.info.map(|info| info.source(&self.inner().shared)).transpose().map_err(errno)?;
-        Ok((to.name.map(|name| self.destination(name)).transpose()?, from))
+        if to.ttl == Some(0) {
+            return Err(errno(Errno::INVAL));
+        }
+        let name = to.name.map(|name| self.destination(name)).transpose()?;
+        Ok(OwnWays { to: name, from, tos: to.tos, ttl: to.ttl })
+    }
+}
+
+/// What a [`Ways`] refers to.
+pub(super) struct OwnWays {
+    to: Option<Dest>,
+    from: Option<Addr>,
+    tos: Option<u8>,
+    ttl: Option<u8>,
+}
+
+impl OwnWays {
+    #[inline]
+    pub(super) fn by_ref(&self) -> Ways<'_> {
+        Ways { to: self.to.as_ref(), from: self.from.as_ref(), tos: self.tos, ttl: self.ttl }
     }
 }
 

@@ -25,6 +25,8 @@ pub(super) struct Options {
     pub(super) multicast_loop6: AtomicBool,
     pub(super) ttl: AtomicU32,
     pub(super) tos: AtomicU32,
+    /// A [`MtuDiscover`].
+    mtu_discover: AtomicU32,
     pub(super) multicast_ttl: AtomicU32,
     pub(super) multicast_hops: AtomicU32,
     /// In ns; 0: no time-out.
@@ -43,6 +45,7 @@ impl Default for Options {
             multicast_loop6: AtomicBool::new(true),
             ttl: AtomicU32::new(64),
             tos: AtomicU32::new(0),
+            mtu_discover: AtomicU32::new(MtuDiscover::Want as u32),
             multicast_ttl: AtomicU32::new(1),
             multicast_hops: AtomicU32::new(1),
             read_timeout: AtomicU64::new(0),
@@ -50,6 +53,30 @@ impl Default for Options {
             recv_buffer: AtomicU32::new(DEFAULT_BUFFER),
         }
     }
+}
+
+impl Options {
+    pub(super) fn mtu_discover(&self) -> MtuDiscover {
+        let set = self.mtu_discover.load(Ordering::Relaxed);
+        [MtuDiscover::Do, MtuDiscover::Probe]
+            .into_iter()
+            .find(|mode| *mode as u32 == set)
+            .unwrap_or(MtuDiscover::Want)
+    }
+}
+
+/// What a socket does with datagrams that are longer than the MTU of their path (`IP_MTU_DISCOVER`,
+/// `IPV6_MTU_DISCOVER`). The kernel's numbers; its `DONT`, `INTERFACE` and `OMIT` there are not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MtuDiscover {
+    /// They leave in fragments. The default.
+    #[default]
+    Want = 1,
+    /// They are refused (`EMSGSIZE`).
+    Do = 2,
+    /// They leave whole if the device's MTU allows it, and are refused if not: what was learnt of
+    /// paths does not matter, since the program finds out by itself, as QUIC does (RFC 8899).
+    Probe = 3,
 }
 
 /// Number of packets that a buffer of `bytes` holds: at least one.
@@ -176,6 +203,17 @@ impl UdpSocket {
     /// See [`set_tos`](Self::set_tos).
     pub fn tos(&self) -> io::Result<u8> {
         Ok(self.inner().options.tos.load(Ordering::Relaxed) as u8)
+    }
+
+    /// What the socket does with datagrams that are longer than the MTU of their path.
+    pub fn set_mtu_discover(&self, mode: MtuDiscover) -> io::Result<()> {
+        self.inner().options.mtu_discover.store(mode as u32, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// See [`set_mtu_discover`](Self::set_mtu_discover).
+    pub fn mtu_discover(&self) -> io::Result<MtuDiscover> {
+        Ok(self.inner().options.mtu_discover())
     }
 
     /// Whether the socket may send to broadcast addresses.

@@ -45,6 +45,19 @@ impl<'a> Received<'a> {
         PktInfo::of(self.datagram, self.v4)
     }
 
+    /// Type of service or traffic class that it came with (`IP_TOS`, `IPV6_TCLASS`): DSCP in the upper
+    /// six bits, ECN in the lower two.
+    #[inline]
+    pub fn tos(&self) -> u8 {
+        self.datagram.tos()
+    }
+
+    /// Time to live or hop limit that it came with (`IP_TTL`, `IPV6_HOPLIMIT`).
+    #[inline]
+    pub fn ttl(&self) -> u8 {
+        self.datagram.ttl()
+    }
+
     /// Destination and source of an answer to it: the source is the address that was asked.
     #[inline]
     pub fn reply(&self) -> MsgHdr {

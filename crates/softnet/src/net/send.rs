@@ -26,7 +26,7 @@ use softnet_core::sync::Ordering;
 use softnet_dev::xdp::LocalEnd;
 
 use super::msg::source;
-use super::options::{Options, errno, route_errno, timeout};
+use super::options::{MtuDiscover, Options, errno, route_errno, timeout};
 use crate::app::{FOR_EVER, LocalSender, WouldBlock};
 use crate::stack::{AppThread, StackInner};
 
@@ -184,9 +184,16 @@ pub(super) fn wait_of(shared: &StackInner, options: &Options) -> Option<u64> {
     (!options.nonblocking.load(Ordering::Relaxed)).then(until)
 }
 
-/// Destination of a datagram, by default the peer, and its source, if the caller chose one. By
-/// reference: copying a value that was just written in halves waits for the store buffer.
-pub(super) type Ways<'a> = (Option<&'a Dest>, Option<&'a Addr>);
+/// Destination of a datagram, by default the peer, and what the caller chose beside it: source, type of
+/// service, time to live. By reference: copying a value that was just written in halves waits for the
+/// store buffer.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Ways<'a> {
+    pub(super) to: Option<&'a Dest>,
+    pub(super) from: Option<&'a Addr>,
+    pub(super) tos: Option<u8>,
+    pub(super) ttl: Option<u8>,
+}
 
 impl Sending<'_> {
     /// Sends the datagrams that `messages` adds by [`one`](Self::one); it returns how many, and the
@@ -226,9 +233,9 @@ impl Sending<'_> {
         thread: &mut AppThread,
         ends: &Endpoints,
         payload: &[u8],
-        (to, from): Ways<'_>,
+        ways: Ways<'_>,
     ) -> Result<(), Errno> {
-        let mut to = to.or(ends.peer.as_ref()).ok_or(Errno::DESTADDRREQ)?;
+        let mut to = ways.to.or(ends.peer.as_ref()).ok_or(Errno::DESTADDRREQ)?;
         if to.port == 0 {
             return Err(Errno::INVAL);
         }
@@ -238,7 +245,7 @@ impl Sending<'_> {
             to = &complete;
         }
         let broadcast = self.options.broadcast.load(Ordering::Relaxed);
-        let src = match from {
+        let src = match ways.from {
             None => ends.source(),
             Some(from) => source(thread.tables.load(), ends, to.addr, *from)?,
         };
@@ -253,8 +260,8 @@ impl Sending<'_> {
             dst: to.addr,
             sport: ends.lport,
             dport: to.port,
-            ttl: ttl.load(Ordering::Relaxed) as u8,
-            tos: self.options.tos.load(Ordering::Relaxed) as u8,
+            ttl: ways.ttl.unwrap_or(ttl.load(Ordering::Relaxed) as u8),
+            tos: ways.tos.unwrap_or(self.options.tos.load(Ordering::Relaxed) as u8),
         };
         if matches!(way.next, NextHop::Multicast(..)) && (head.ttl == 0 || is_of_interface(head.dst)) {
             return self.keep_here(thread, &way, &head, payload);
@@ -303,6 +310,15 @@ impl Sending<'_> {
         }
         // A path MTU is no limit for datagrams to all on a link, or to this stack itself.
         let fits = payload.len() + head.header_len() <= usize::from(way.mtu);
+        match self.options.mtu_discover() {
+            _ if way.next == NextHop::Local => {}
+            MtuDiscover::Want => {}
+            MtuDiscover::Probe if fits => {
+                self.out.long = true;
+                return self.put(thread, way, head, payload);
+            }
+            MtuDiscover::Do | MtuDiscover::Probe => return Err(Errno::MSGSIZE),
+        }
         if fits && !matches!(way.next, NextHop::Device(..) | NextHop::Resolve(_)) {
             return self.put(thread, way, head, payload);
         }

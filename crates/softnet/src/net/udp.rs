@@ -299,12 +299,12 @@ impl UdpSocket {
     pub fn send_to(&self, payload: &[u8], addr: impl ToSocketAddrs) -> io::Result<usize> {
         let addr = addr.to_socket_addrs()?.next().ok_or_else(|| errno(Errno::INVAL))?;
         let to = self.destination(addr)?;
-        self.send_one(payload, (Some(&to), None))
+        self.send_one(payload, Ways { to: Some(&to), ..Ways::default() })
     }
 
     /// Sends a datagram to the peer. Returns its length.
     pub fn send(&self, payload: &[u8]) -> io::Result<usize> {
-        self.send_one(payload, (None, None))
+        self.send_one(payload, Ways::default())
     }
 
     /// Sends datagrams, each to its address or (`None`) to the peer, or as a [`MsgHdr`] says, as `sendmmsg` does: the headers once
@@ -313,9 +313,9 @@ impl UdpSocket {
         self.send_all(|sending, thread, ends| {
             let mut taken = 0;
             for (payload, to) in messages {
-                let sent = self.ways((*to).into()).and_then(|(to, from)| {
-                    sending.one(thread, ends, payload, (to.as_ref(), from.as_ref())).map_err(errno)
-                });
+                let sent = self
+                    .ways(&(*to).into())
+                    .and_then(|ways| sending.one(thread, ends, payload, ways.by_ref()).map_err(errno));
                 if sent.is_err() {
                     return (taken, sent);
                 }
@@ -335,8 +335,9 @@ impl UdpSocket {
         .map(|_| payload.len())
     }
 
+    /// Sends the datagrams that `messages` accepts. Returns how many; an error only if none was.
     #[inline(always)]
-    fn send_all(
+    pub(super) fn send_all(
         &self,
         messages: impl FnOnce(&mut Sending<'_>, &mut AppThread, &Endpoints) -> (usize, io::Result<()>),
     ) -> io::Result<usize> {
@@ -362,13 +363,10 @@ impl UdpSocket {
         to: MsgHdr,
     ) -> io::Result<()> {
         let Inner { shared, options, tx, slot, .. } = &*self.0;
-        let ways = self.ways(to)?;
+        let ways = self.ways(&to)?;
         self.check()?;
         let sending = Sending { shared, options, wait: None, slot: slot.index(), out, sender };
-        with(shared, |thread| {
-            sending.one_more(thread, &lock(tx).ends, payload, (ways.0.as_ref(), ways.1.as_ref()))
-        })
-        .map_err(errno)
+        with(shared, |thread| sending.one_more(thread, &lock(tx).ends, payload, ways.by_ref())).map_err(errno)
     }
 
     /// The error that waits, or that the stack has stopped.

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV
 
 use softnet::config::InterfaceAddr;
 use softnet::net::{Handle, MsgHdr, PktInfo, RecvBatch, SendBatch, UdpSocket};
+use softnet_core::ip::checksum;
 use softnet_core::ip::v6::addr::link_local;
 
 use super::frames::{host, own, own_mac};
@@ -108,6 +109,81 @@ fn answers_come_from_the_address_that_was_asked() {
     });
     assert!(sources.iter().all(|source| *source == OTHER.octets()));
     drop((both, v4, batch, out));
+    world.end(lanes);
+}
+
+/// DSCP, ECN and time to live are told of each datagram, and chosen for each, in both families: what
+/// QUIC's congestion control and a traceroute need.
+#[test]
+fn type_of_service_and_time_to_live_go_with_each_datagram() {
+    let (world, mut lanes, handle) = start();
+    let socket = UdpSocket::bind(&handle, "[::]:7").unwrap();
+    socket.set_tos(0x20).unwrap();
+    let mut four = datagram(0, own(0), (999, 7), b"x");
+    (four[15], four[22]) = (0xb9, 3);
+    four[24..26].fill(0);
+    let check = !checksum::sum(&four[14..34]);
+    four[24..26].copy_from_slice(&check.to_be_bytes());
+    let mut six = datagram6(0, (host6(0), own6(0)), (999, 7), b"x");
+    // Traffic class, between version and flow label; hop limit.
+    (six[14], six[15], six[21]) = (0x6b, 0x90, 4);
+    let mut batch = RecvBatch::new();
+    for (frame, ttl, v4) in [(four, 3, true), (six, 4, false)] {
+        assert_eq!(lanes[0].send(&[frame]), 1);
+        assert_eq!(socket.recv_batch(&mut batch, 64).unwrap(), 1);
+        let got = batch.get(0).unwrap();
+        assert_eq!((got.tos(), got.ttl()), (0xb9, ttl));
+        for (msg, tos, ttl) in [
+            (got.reply().with_tos(0x02), 0x02, 64),
+            (got.reply().with_ttl(1), 0x20, 1),
+            (got.reply(), 0x20, 64),
+        ] {
+            socket.send_msg(b"me", msg).unwrap();
+            let frame = if v4 {
+                let mut frame = Vec::new();
+                until("it is sent", || {
+                    lanes[0].receive(|bytes| frame = bytes.to_vec());
+                    !frame.is_empty()
+                });
+                frame
+            } else {
+                next6(&mut lanes[0]).1
+            };
+            let sent = if v4 { (frame[15], frame[22]) } else { (frame[14] << 4 | frame[15] >> 4, frame[21]) };
+            assert_eq!(sent, (tos, ttl), "{msg:?}");
+        }
+        assert_eq!(errno(socket.send_msg(b"me", got.reply().with_ttl(0))), EINVAL);
+    }
+    batch.clear();
+    drop((socket, batch));
+    world.end(lanes);
+}
+
+/// Many datagrams of one size in a call.
+#[test]
+fn a_payload_is_cut_into_datagrams() {
+    let (world, mut lanes, handle) = start();
+    let socket = UdpSocket::bind(&handle, (own(0), 7)).unwrap();
+    let (to, all) = (SocketAddr::from((host(0), 999)), payload(1200 * 9 + 5));
+    assert_eq!(socket.send_segments(&all, 1200, to).unwrap(), all.len());
+    let mut got = Vec::new();
+    until("all are sent", || {
+        lanes[0].receive(|frame| got.extend(sent(frame).map(|(.., payload)| payload)));
+        got.len() == 10
+    });
+    assert!(got.iter().map(Vec::len).eq([1200; 9].into_iter().chain([5])));
+    assert!(got.concat() == all);
+    assert_eq!(errno(socket.send_segments(&all, 0, to)), EINVAL);
+    assert_eq!(errno(socket.send_segments(&all, 100, to)), EINVAL, "more than 64");
+    // To this stack itself as well.
+    let here = UdpSocket::bind(&handle, (own(0), 8)).unwrap();
+    assert_eq!(socket.send_segments(&all, 5000, here.local_addr().unwrap()).unwrap(), all.len());
+    let mut batch = RecvBatch::new();
+    assert_eq!(here.recv_batch(&mut batch, 64).unwrap(), 3);
+    assert!(
+        batch.iter().flat_map(|got| got.parts().map(<[u8]>::to_vec).collect::<Vec<_>>()).flatten().eq(all)
+    );
+    drop((socket, here, batch));
     world.end(lanes);
 }
 

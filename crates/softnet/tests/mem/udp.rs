@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use softnet::net::{Handle, RecvBatch, SendBatch, UdpSocket};
+use softnet::net::{Handle, MtuDiscover, RecvBatch, SendBatch, UdpSocket};
 use softnet_core::ip::checksum;
 
 use super::frames::{arp_answer, host, host_mac, ip, own, own_mac};
@@ -580,6 +580,16 @@ fn a_path_that_takes_less_is_learnt_of() {
     let parts = frames(&mut lanes[0], 2);
     let lens: Vec<_> = parts.iter().map(|frame| frame.len() - 14).collect();
     assert_eq!(lens, [20 + 976, 20 + 1408 - 976]);
+    // A program that wants no fragments is told; one that finds out by itself is not hindered below the device's MTU.
+    socket.set_mtu_discover(MtuDiscover::Do).unwrap();
+    assert_eq!(socket.send(&payload(973)).unwrap_err().raw_os_error(), Some(90), "EMSGSIZE");
+    assert_eq!(socket.send(&payload(972)).unwrap(), 972);
+    assert_eq!(frames(&mut lanes[0], 1)[0].len(), 14 + 1000);
+    socket.set_mtu_discover(MtuDiscover::Probe).unwrap();
+    assert_eq!(socket.send(&payload(1472)).unwrap(), 1472);
+    let probe = frames(&mut lanes[0], 1).remove(0);
+    assert_eq!((probe.len(), probe[20] & 0x40), (14 + 1500, 0x40));
+    assert_eq!(socket.send(&payload(1473)).unwrap_err().raw_os_error(), Some(90), "EMSGSIZE");
     drop(socket);
     world.end(lanes);
 }

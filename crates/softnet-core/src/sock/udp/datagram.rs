@@ -95,6 +95,31 @@ impl Datagram {
         (head.flags & Flags::ORIGINATED == 0).then_some(head.dev)
     }
 
+    /// Its IP packet; the first bytes of one that came in fragments.
+    fn packet(&self) -> &[u8] {
+        self.skb.data().get(usize::from(self.skb.head().l3)..).unwrap_or_default()
+    }
+
+    /// Type of service or traffic class that it came with: DSCP and ECN (`IP_TOS`, `IPV6_TCLASS`).
+    #[inline]
+    pub fn tos(&self) -> u8 {
+        let packet = self.packet();
+        match packet.first().map(|first| first >> 4) {
+            Some(4) => Ipv4Header::new(packet).map_or(0, |ip| ip.tos()),
+            _ => Ipv6Header::new(packet).map_or(0, |ip| ip.traffic_class()),
+        }
+    }
+
+    /// Time to live or hop limit that it came with (`IP_TTL`, `IPV6_HOPLIMIT`).
+    #[inline]
+    pub fn ttl(&self) -> u8 {
+        let packet = self.packet();
+        match packet.first().map(|first| first >> 4) {
+            Some(4) => Ipv4Header::new(packet).map_or(0, |ip| ip.ttl()),
+            _ => Ipv6Header::new(packet).map_or(0, |ip| ip.hop_limit()),
+        }
+    }
+
     /// Index of its skb.
     #[cfg(all(test, feature = "loom"))]
     pub(in crate::sock) fn index(&self) -> u32 {

@@ -87,6 +87,18 @@ impl UdpSocket {
         let to = to.into();
         self.0.send_by(|socket| socket.send_msg(payload, to)).await
     }
+
+    /// Sends a datagram for each `segment` bytes, see
+    /// [`net::UdpSocket::send_segments`](net::UdpSocket::send_segments).
+    pub async fn send_segments(
+        &self,
+        payload: &[u8],
+        segment: usize,
+        to: impl Into<MsgHdr>,
+    ) -> io::Result<usize> {
+        let to = to.into();
+        self.0.send_by(|socket| socket.send_segments(payload, segment, to)).await
+    }
 }
 
 impl std::fmt::Debug for UdpSocket {
