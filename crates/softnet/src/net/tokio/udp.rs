@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::task::{Context, Poll};
 
 use super::io::Io;
 use crate::net::{self, Handle, MsgHdr, PktInfo, RecvBatch};
@@ -70,6 +71,23 @@ impl UdpSocket {
     /// [`net::UdpSocket::recv_batch`](net::UdpSocket::recv_batch).
     pub async fn recv_batch(&self, batch: &mut RecvBatch, max: usize) -> io::Result<usize> {
         self.0.receive(|socket| socket.recv_batch(batch, max)).await
+    }
+
+    /// The same for those that implement a `poll`: one task at a time is woken, the last one.
+    pub fn poll_recv_batch(
+        &self,
+        cx: &mut Context<'_>,
+        batch: &mut RecvBatch,
+        max: usize,
+    ) -> Poll<io::Result<usize>> {
+        self.0.poll_receive(cx, |socket| socket.recv_batch(batch, max))
+    }
+
+    /// Waits until a socket that was held back ([`WouldBlock`](io::ErrorKind::WouldBlock)) may send
+    /// again.
+    pub async fn writable(&self) -> io::Result<()> {
+        let held_back = || Err(io::ErrorKind::WouldBlock.into());
+        self.0.send_by(|socket| if socket.readiness().writable { Ok(()) } else { held_back() }).await
     }
 
     /// Sends a datagram to `addr`.
