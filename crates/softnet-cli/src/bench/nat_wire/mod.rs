@@ -6,21 +6,23 @@
 //! * `kernel-threaded`: the same by the kernel's NAPI threads, on `--cpu`;
 //! * `softnet-route`, `kernel-route`, `kernel-threaded-route`: the same without translation;
 //! * `plain` (`--device tap`): softnet's driver alone, what comes in by one TAP goes out by the
-//!   other: what TAPs cost as
-//!   such. (That of AF_XDP is in `bench forward --device xdp`.)
-//! * `kernel-xdp`, `kernel-xdp-route` (`--device xdp`): the kernel's router with an XDP program on
-//!   its interfaces that lets all pass: what veth does for AF_XDP, it does here too;
+//!   other: what TAPs cost as such. (That of AF_XDP is in `bench forward --device xdp`.)
+//! * `kernel-xdp`, `kernel-xdp-threaded`, and both with `-route` (`--device xdp`): the kernel's router
+//!   with an XDP program on its interfaces that lets all pass: what veth does for AF_XDP, it does
+//!   here too;
+//! * `softnet-plain`, `kernel-xdp-plain` and both with `-route` (`--device xdp`): `softnet` and
+//!   `kernel-xdp`, cutting what they merged before it leaves;
 //! * `kernel-segments`, `kernel-segments-route` (`--device xdp`): the kernel at its best, with
 //!   segments of up to 64 KB that veth hands over by reference;
 //! * `kernel-taps`, `kernel-taps-route` (`--device tap`): the kernel routes between TAPs, too. The
-//!   other end of a TAP is a
-//!   program, so softnet's driver joins each to that of a host.
+//!   other end of a TAP is a program, so softnet's driver joins each to that of a host.
 //!
-//! **Same offloads.** Attaching AF_XDP to a veth has the other end send frames of the MTU; so TSO
-//! is off at all ends in the kernel's cases of `--device xdp`, and both merge what they receive
-//! (GRO). A TAP takes segments and partial checksums as they are. The kernel's best way to join
-//! namespaces then is a veth pair with all offloads, which hands segments over by reference; a TAP
-//! copies each, once for each end.
+//! **Same offloads.** Attaching XDP to a veth has the other end send frames of the MTU, so the hosts do
+//! in `softnet` as in `kernel-xdp`. Both merge what they receive (GRO), and what they send leaves
+//! uncut (`tso`, TSO). `kernel` and `kernel-threaded` have no XDP, and TSO off at all ends. A TAP
+//! takes segments and partial checksums as they are. The kernel's best way to join namespaces then is
+//! a veth pair with all offloads, which hands segments over by reference; a TAP copies each, once for
+//! each end.
 //!
 //! **Verified**: before anything is timed, four megabytes each way, byte for byte, and the address that the server saw.
 
@@ -52,7 +54,7 @@ pub(super) fn run(common: &Common, taps: bool) -> Result<Report, String> {
     };
     let softirq = Router::Kernel(KernelNapi::Softirq);
     let threaded = Router::Kernel(KernelNapi::Threaded { cpu: common.cpu });
-    let (own, veth) = if taps { (Wires::Taps, Wires::VethSegments) } else { (Wires::Veth, Wires::Veth) };
+    let (own, veth) = if taps { (Wires::Taps, Wires::VethSegments) } else { (Wires::VethXdp, Wires::Veth) };
     let mut ways = vec![
         ("softnet", own, Router::Softnet, true),
         ("kernel", veth, softirq, true),
@@ -70,9 +72,15 @@ pub(super) fn run(common: &Common, taps: bool) -> Result<Report, String> {
     }
     if !taps {
         ways.extend([
-            ("kernel-xdp", Wires::VethXdp, softirq, true),
+            ("kernel-xdp", own, softirq, true),
+            ("kernel-xdp-threaded", own, threaded, true),
+            ("softnet-plain", Wires::VethXdpPlain, Router::Softnet, true),
+            ("kernel-xdp-plain", Wires::VethXdpPlain, softirq, true),
             ("kernel-segments", Wires::VethSegments, softirq, true),
-            ("kernel-xdp-route", Wires::VethXdp, softirq, false),
+            ("kernel-xdp-route", own, softirq, false),
+            ("kernel-xdp-threaded-route", own, threaded, false),
+            ("softnet-plain-route", Wires::VethXdpPlain, Router::Softnet, false),
+            ("kernel-xdp-plain-route", Wires::VethXdpPlain, softirq, false),
             ("kernel-segments-route", Wires::VethSegments, softirq, false),
         ]);
     }
@@ -100,7 +108,7 @@ pub(super) fn run(common: &Common, taps: bool) -> Result<Report, String> {
     for streams in STREAMS {
         let params = [("connections", json!(streams))];
         for suffix in ["", "-route"] {
-            let peers: &[&str] = if taps { &["kernel-taps"] } else { &["kernel-xdp"] };
+            let peers: &[&str] = if taps { &["kernel-taps"] } else { &["kernel-xdp", "kernel-xdp-threaded"] };
             let row = |name: &str| format!("{name}{suffix}");
             let median =
                 |name: &str| report.row_where(&row(name), &params).map_or(0.0, |row| row.median("gbit_s"));

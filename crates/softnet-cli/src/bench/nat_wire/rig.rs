@@ -21,8 +21,9 @@ use softnet_dev::netlink::{self, Netlink, Offload};
 use softnet_dev::netns::NetNs;
 use softnet_testkit::{KernelNapi, sysctl};
 
-use super::routers::{Taps, kernel_router, patch, softnet};
+use super::routers::{Driver, Taps, kernel_router, patch, softnet};
 use crate::bench::cpu::busy_ns;
+use crate::bench::proc_net::counters;
 use crate::bench::report::Sample;
 use crate::bench::text;
 
@@ -40,9 +41,12 @@ const WRITE: usize = 128 << 10;
 pub(super) enum Wires {
     /// veth pairs whose ends send frames of the MTU, as they do with AF_XDP on the other.
     Veth,
-    /// The same with an XDP program on the ends in the middle, which lets all pass: the driver then
+    /// veth pairs with XDP on the ends in the middle, so that hosts send frames of the MTU; what leaves
+    /// the middle may leave uncut. The kernel has a program there that lets all pass: the driver then
     /// does with what it receives what it does for AF_XDP.
     VethXdp,
+    /// The same, but all ends send frames of the MTU.
+    VethXdpPlain,
     /// veth pairs with all offloads.
     VethSegments,
     /// TAPs with offloads in the hosts' namespaces.
@@ -92,16 +96,25 @@ impl Rig {
             middle.run(join).map_err(text)?.map_err(text)?;
             if let Router::Kernel(_) = router {
                 for (ns, name) in [(&middle, name.as_str()), (ns, "eth0")] {
-                    let set = || netlink::set_offload(name, Offload::Tso, wires == Wires::VethSegments);
+                    let uncut = matches!(wires, Wires::VethSegments | Wires::VethXdp);
+                    let set = || netlink::set_offload(name, Offload::Tso, uncut);
                     ns.run(set).map_err(text)?.map_err(text)?;
                 }
             }
         }
-        let programs = if wires == Wires::VethXdp { let_pass(&middle, &names)? } else { Vec::new() };
+        let programs = match (router, wires) {
+            (Router::Kernel(_), Wires::VethXdp | Wires::VethXdpPlain) => let_pass(&middle, &names)?,
+            _ => Vec::new(),
+        };
         let taps = || Taps::new(&[(&client, "eth0"), (&server, "eth0")]);
         let stack = match (router, wires) {
-            (Router::Softnet, Wires::Taps) => Some(softnet(nat, cpu, &names, &middle, Some(taps()?))?),
-            (Router::Softnet, _) => Some(softnet(nat, cpu, &names, &middle, None)?),
+            (Router::Softnet, Wires::Taps) => {
+                Some(softnet(nat, cpu, &names, &middle, Driver::Taps(taps()?))?)
+            }
+            (Router::Softnet, _) => {
+                let driver = Driver::Xdp { tso: wires == Wires::VethXdp };
+                Some(softnet(nat, cpu, &names, &middle, driver)?)
+            }
             (Router::Plain, _) => Some(patch(cpu, &names, &middle, taps()?)?),
             (Router::Kernel(_), Wires::Taps) => {
                 let [inside, outside] = names.each_ref().map(String::as_str);
@@ -193,16 +206,31 @@ impl Rig {
             }));
         }
         std::thread::sleep(warm);
+        let before = self.segments()?;
         let (from, begin, cpu) = (bytes.load(Ordering::Relaxed), Instant::now(), busy_ns());
         std::thread::sleep(time);
         let (moved, took) = (bytes.load(Ordering::Relaxed) - from, begin.elapsed().as_secs_f64());
         let cpu = busy_ns().saturating_sub(cpu) as f64 / 1e9 / took;
+        let after = self.segments()?;
         stop.store(true, Ordering::Relaxed);
         for thread in threads {
             thread.join().map_err(|_| "a stream's thread panicked")?.map_err(text)?;
         }
         let gbit_s = moved as f64 * 8.0 / took / 1e9;
-        Ok(vec![("gbit_s", gbit_s), ("cpu_percent", 100.0 * cpu), ("gbit_s_per_cpu", gbit_s / cpu.max(0.01))])
+        let [again, sent] = [0, 1].map(|i| after[i].saturating_sub(before[i]) as f64);
+        Ok(vec![
+            ("gbit_s", gbit_s),
+            ("cpu_percent", 100.0 * cpu),
+            ("gbit_s_per_cpu", gbit_s / cpu.max(0.01)),
+            ("retransmits_percent", 100.0 * again / (again + sent).max(1.0)),
+        ])
+    }
+
+    /// How many segments the client has sent again, and how many for the first time.
+    fn segments(&self) -> Result<[u64; 2], String> {
+        let count = |name| counters(&self.client, "snmp", "Tcp", &[name]);
+        // In the kernel's words neither counts the other.
+        Ok([count("RetransSegs")?, count("OutSegs")?])
     }
 }
 

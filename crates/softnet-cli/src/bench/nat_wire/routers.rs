@@ -4,7 +4,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use softnet::config::{Config, DeviceConfig, GroMode, InterfaceAddr, NatConfig, NatSourceConfig};
-use softnet::driver::{DropReason, OpenRequest, Opener, Own};
+use softnet::driver::{DropReason, OpenRequest, Opener, Own, Xdp};
 use softnet::internals::{Assembly, XdpOpener};
 use softnet::{DeviceError, SoftnetData, Stack};
 use softnet_dev::OpenDevice;
@@ -109,13 +109,22 @@ impl Device for Elsewhere {
     }
 }
 
-/// Starts softnet as the router: on `taps`, or on the veth pairs' ends in the middle.
+/// What softnet's devices in the middle are.
+pub(super) enum Driver {
+    Taps(Taps),
+    /// AF_XDP on the veth pairs' ends; `tso`: runs of segments leave uncut.
+    Xdp {
+        tso: bool,
+    },
+}
+
+/// Starts softnet as the router.
 pub(super) fn softnet(
     nat: bool,
     cpu: usize,
     names: &[String; 2],
     middle: &NetNs,
-    taps: Option<Taps>,
+    driver: Driver,
 ) -> Result<Stack, String> {
     let mut config = Config::default();
     if nat {
@@ -123,13 +132,17 @@ pub(super) fn softnet(
         hide.source = vec![NatSourceConfig { dev: names[1].clone(), addresses: Vec::new() }];
         config.nat = Some(hide);
     }
-    // What a TAP brings is merged already.
-    let gro = if taps.is_some() { GroMode::Off } else { GroMode::Frags };
+    let (taps, gro, tso) = match driver {
+        // What a TAP brings is merged already.
+        Driver::Taps(taps) => (Some(taps), GroMode::Off, false),
+        Driver::Xdp { tso } => (None, GroMode::Frags, tso),
+    };
     for (name, own) in names.iter().zip([INSIDE, OUTSIDE]) {
         let addresses = vec![InterfaceAddr::new(own, 24).map_err(text)?];
         config.devices.push(DeviceConfig::new(name).with(|device| {
             device.addresses = addresses;
             device.gro = gro;
+            device.driver = Xdp::default().with(|xdp| xdp.tso = tso).into();
         }));
     }
     start(config, cpu, Vec::new(), middle, taps)
