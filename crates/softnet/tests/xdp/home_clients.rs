@@ -28,7 +28,7 @@ const GIB: u64 = 1 << 30;
 const STILL: Duration = Duration::from_secs(30);
 
 /// Whether the program is there. Where network tests are required it must be.
-fn has(tool: &str) -> bool {
+pub(crate) fn has(tool: &str) -> bool {
     let found = Command::new("sh").args(["-c", &format!("command -v {tool}")]).stdout(Stdio::null()).status();
     let found = found.is_ok_and(|status| status.success());
     assert!(found || std::env::var_os("SOFTNET_REQUIRE_NET").is_none(), "{tool} is not installed");

@@ -4,6 +4,7 @@
 
 mod builder;
 mod claims;
+mod dns;
 mod follow;
 mod fragments;
 mod home;
