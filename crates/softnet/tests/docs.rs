@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -34,6 +35,27 @@ fn the_readme_has_the_program_that_is_run_here() {
     let example = include_str!("../examples/udp_echo.rs");
     let (_, program) = example.split_once("\n\nuse ").expect("a header, and then the program");
     assert!(read(&root().join("README.md")).contains(&format!("```rust,no_run\nuse {program}```\n")));
+}
+
+/// systemd's own measure of how far a service is confined. Without that program the test is skipped.
+#[test]
+fn the_service_is_confined() {
+    let unit = root().join("contrib/systemd/softnet@.service");
+    let text = read(&unit);
+    let of = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)).unwrap().to_string();
+    let four = "CAP_NET_ADMIN CAP_BPF CAP_NET_RAW CAP_IPC_LOCK";
+    assert_eq!([of("AmbientCapabilities="), of("CapabilityBoundingSet=")], [four, four]);
+    let analyze = Command::new("systemd-analyze")
+        // In tenths.
+        .args(["security", "--offline=true", "--no-pager", "--threshold=20"])
+        .arg(&unit)
+        .output();
+    let Ok(output) = analyze else { return println!("skipped: no systemd-analyze") };
+    let said = String::from_utf8_lossy(&output.stdout);
+    // Old ones know no --offline.
+    if said.contains("Overall exposure level") {
+        assert!(output.status.success(), "{said}");
+    }
 }
 
 #[test]
