@@ -5,8 +5,8 @@
 //! * `kernel`: the kernel's router with nftables' masquerading, in softirq, on whichever CPU sends;
 //! * `kernel-threaded`: the same by the kernel's NAPI threads, on `--cpu`;
 //! * `softnet-route`, `kernel-route`, `kernel-threaded-route`: the same without translation;
-//! * `plain` (`--device tap`): softnet's driver alone, what comes in by one TAP goes out by the
-//!   other: what TAPs cost as such. (That of AF_XDP is in `bench forward --device xdp`.)
+//! * `plain`: softnet's driver alone, what comes in by one interface goes out by the other: what TAPs,
+//!   or AF_XDP with frames of the MTU both ways, cost as such;
 //! * `kernel-xdp`, `kernel-xdp-threaded`, and both with `-route` (`--device xdp`): the kernel's router
 //!   with an XDP program on its interfaces that lets all pass: what veth does for AF_XDP, it does
 //!   here too;
@@ -34,16 +34,16 @@ use std::time::Duration;
 use serde_json::json;
 use softnet_testkit::KernelNapi;
 
-use super::Common;
 use super::harness::{Case, alternate};
 use super::report::{Bound, REFERENCE, Report, Row};
+use super::{Common, forward};
 use rig::{Rig, Router, Wires};
 
 /// Streams at a time.
 const STREAMS: [usize; 2] = [1, 4];
 
-/// Runs the bench on AF_XDP, or on TAPs.
-pub(super) fn run(common: &Common, taps: bool) -> Result<Report, String> {
+/// Runs the bench on AF_XDP, or on TAPs; only the cases `asked` for, if there are any.
+pub(super) fn run(common: &Common, asked: &[String], taps: bool) -> Result<Report, String> {
     let cpus = super::cpus();
     if !cpus.contains(&common.cpu) {
         return Err(format!("--cpu {}: CPUs here: {cpus:?}", common.cpu));
@@ -63,12 +63,10 @@ pub(super) fn run(common: &Common, taps: bool) -> Result<Report, String> {
         ("kernel-route", veth, softirq, false),
         ("kernel-threaded-route", veth, threaded, false),
     ];
+    let plain = if taps { own } else { Wires::VethXdpPlain };
+    ways.push(("plain", plain, Router::Plain, false));
     if taps {
-        ways.extend([
-            ("plain", own, Router::Plain, false),
-            ("kernel-taps", own, softirq, true),
-            ("kernel-taps-route", own, softirq, false),
-        ]);
+        ways.extend([("kernel-taps", own, softirq, true), ("kernel-taps-route", own, softirq, false)]);
     }
     if !taps {
         ways.extend([
@@ -84,6 +82,9 @@ pub(super) fn run(common: &Common, taps: bool) -> Result<Report, String> {
             ("kernel-segments-route", Wires::VethSegments, softirq, false),
         ]);
     }
+    let all: Vec<_> = ways.iter().map(|way| way.0).collect();
+    let wanted = forward::wanted(asked, &all)?;
+    ways.retain(|way| wanted.contains(&way.0));
     let mut rigs = Vec::new();
     for (case, wires, router, nat) in ways {
         let rig = Rig::new(wires, router, nat, common.cpu).map_err(|error| format!("{case}: {error}"))?;
@@ -115,6 +116,9 @@ pub(super) fn run(common: &Common, taps: bool) -> Result<Report, String> {
             let best =
                 peers.iter().copied().max_by(|a, b| median(a).total_cmp(&median(b))).unwrap_or(peers[0]);
             let [softnet, best] = [row("softnet"), row(best)];
+            if [&softnet, &best].iter().any(|case| report.row_where(case, &params).is_none()) {
+                continue;
+            }
             let ratio = report.ratio_where((&softnet, &params), (&best, &params), "gbit_s");
             let what = format!("{softnet} / {best} gbit_s, {streams} streams, by round");
             report.bound_value(what, ratio, Bound::AtLeast(1.0)).on(&REFERENCE).meaning(
