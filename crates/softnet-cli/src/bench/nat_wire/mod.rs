@@ -5,8 +5,8 @@
 //! * `kernel`: the kernel's router with nftables' masquerading, in softirq, on whichever CPU sends;
 //! * `kernel-threaded`: the same by the kernel's NAPI threads, on `--cpu`;
 //! * `softnet-route`, `kernel-route`, `kernel-threaded-route`: the same without translation;
-//! * `plain`: softnet's driver alone, what comes in by one interface goes out by the other: what TAPs,
-//!   or AF_XDP with frames of the MTU both ways, cost as such;
+//! * `plain` (`--device tap`): softnet's driver alone, what comes in by one TAP goes out by the
+//!   other: what TAPs cost as such. (That of AF_XDP is in `bench forward --device xdp`.)
 //! * `kernel-xdp`, `kernel-xdp-threaded`, and both with `-route` (`--device xdp`): the kernel's router
 //!   with an XDP program on its interfaces that lets all pass: what veth does for AF_XDP, it does
 //!   here too;
@@ -63,10 +63,12 @@ pub(super) fn run(common: &Common, asked: &[String], taps: bool) -> Result<Repor
         ("kernel-route", veth, softirq, false),
         ("kernel-threaded-route", veth, threaded, false),
     ];
-    let plain = if taps { own } else { Wires::VethXdpPlain };
-    ways.push(("plain", plain, Router::Plain, false));
     if taps {
-        ways.extend([("kernel-taps", own, softirq, true), ("kernel-taps-route", own, softirq, false)]);
+        ways.extend([
+            ("plain", own, Router::Plain, false),
+            ("kernel-taps", own, softirq, true),
+            ("kernel-taps-route", own, softirq, false),
+        ]);
     }
     if !taps {
         ways.extend([

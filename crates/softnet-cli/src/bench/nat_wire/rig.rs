@@ -57,8 +57,7 @@ pub(super) enum Wires {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Router {
     Softnet,
-    /// softnet's driver alone: what comes in by one interface goes out by the other. Both hosts are on
-    /// one network.
+    /// softnet's driver of TAPs alone: what comes in by one goes out by the other. Both hosts are on one network.
     Plain,
     Kernel(KernelNapi),
 }
@@ -107,10 +106,6 @@ impl Rig {
             (Router::Kernel(_), Wires::VethXdp | Wires::VethXdpPlain) => let_pass(&middle, &names)?,
             _ => Vec::new(),
         };
-        let plain = router == Router::Plain && wires != Wires::Taps;
-        if plain {
-            take_macs(&middle, &names, [&server, &client])?;
-        }
         let taps = || Taps::new(&[(&client, "eth0"), (&server, "eth0")]);
         let stack = match (router, wires) {
             (Router::Softnet, Wires::Taps) => {
@@ -120,8 +115,7 @@ impl Rig {
                 let driver = Driver::Xdp { tso: wires == Wires::VethXdp };
                 Some(softnet(nat, cpu, &names, &middle, driver)?)
             }
-            (Router::Plain, Wires::Taps) => Some(patch(cpu, &names, &middle, Driver::Taps(taps()?))?),
-            (Router::Plain, _) => Some(patch(cpu, &names, &middle, Driver::Xdp { tso: false })?),
+            (Router::Plain, _) => Some(patch(cpu, &names, &middle, Driver::Taps(taps()?))?),
             (Router::Kernel(_), Wires::Taps) => {
                 let [inside, outside] = names.each_ref().map(String::as_str);
                 let four = [(&client, "eth0"), (&middle, inside), (&server, "eth0"), (&middle, outside)];
@@ -136,12 +130,6 @@ impl Rig {
         let routed = router != Router::Plain;
         host(&client, CLIENT, routed, Some(INSIDE))?;
         host(&server, SERVER, routed, (!nat).then_some(OUTSIDE))?;
-        if plain {
-            for (ns, from, addr) in [(&client, &server, SERVER), (&server, &client, CLIENT)] {
-                let mac = mac(from)?;
-                ns.run(|| Netlink::new()?.add_neighbour("eth0", addr, mac)).map_err(text)?.map_err(text)?;
-            }
-        }
         Ok(Rig { _stack: stack, _programs: programs, client, server, _middle: middle, nat })
     }
 
@@ -257,21 +245,6 @@ fn let_pass(middle: &NetNs, names: &[String; 2]) -> Result<Vec<XdpLink>, String>
         XdpLink::attach(&program, link.index, XdpMode::Native).map_err(text)
     };
     middle.run(|| names.iter().map(attach).collect::<Result<_, String>>()).map_err(text)?
-}
-
-fn mac(ns: &NetNs) -> Result<[u8; 6], String> {
-    let link = ns.run(|| Netlink::new()?.existing_link("eth0")).map_err(text)?.map_err(text)?;
-    Ok(link.mac)
-}
-
-/// Gives each interface in the middle the MAC address of the host behind the other one: no router
-/// writes frames anew, and AF_XDP gets what is sent to its interface's.
-fn take_macs(middle: &NetNs, names: &[String; 2], behind: [&NetNs; 2]) -> Result<(), String> {
-    for (name, ns) in names.iter().zip(behind) {
-        let mac = mac(ns)?;
-        middle.run(|| Netlink::new()?.set_mac(name, mac)).map_err(text)?.map_err(text)?;
-    }
-    Ok(())
 }
 
 /// Gives a host its address, and a gateway if there is a router.
