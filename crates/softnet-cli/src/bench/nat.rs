@@ -50,8 +50,7 @@ pub(crate) struct NatBench {
     /// What the packets come by and leave by
     #[arg(long, value_enum, default_value = "mem")]
     device: Device,
-    /// Only this row (may be repeated; --device mem), as for a profile: `perf record softnet bench nat --case
-    /// nat-10k`
+    /// Only this row (may be repeated), as for a profile: `perf record softnet bench nat --case nat-10k`
     #[arg(long = "case", value_name = "CASE")]
     cases: Vec<String>,
 }
@@ -172,8 +171,8 @@ impl NatBench {
     pub(crate) fn run(&self) -> Result<Report, String> {
         match self.device {
             Device::Mem => self.run_mem(),
-            Device::Xdp => nat_wire::run(&self.common, false),
-            Device::Tap => nat_wire::run(&self.common, true),
+            Device::Xdp => nat_wire::run(&self.common, &self.cases, false),
+            Device::Tap => nat_wire::run(&self.common, &self.cases, true),
         }
     }
 

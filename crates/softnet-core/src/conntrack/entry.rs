@@ -13,6 +13,9 @@ use crate::sync::{AtomicU32, AtomicU64, Mutant, Ordering, fence, mutated, weaken
 pub const SNAT: u8 = 1 << 0;
 /// The destination of the original direction is translated.
 pub const DNAT: u8 = 1 << 1;
+/// The packet that opened it is still on its way here, and may be dropped (the kernel's lack of
+/// `IPS_CONFIRMED`).
+pub(crate) const UNCONFIRMED: u8 = 1 << 2;
 
 /// No entry, no mapping.
 pub(crate) const NIL: u32 = u32::MAX;
@@ -71,6 +74,11 @@ impl Life {
     /// That of an entry whose use this one ended.
     pub(super) fn ended(self) -> Self {
         Life::new(self.generation().wrapping_add(1), State::Dead, 0, 0)
+    }
+
+    /// The same without [`UNCONFIRMED`].
+    pub(super) fn confirmed(self) -> Self {
+        Life(self.0 & !(u64::from(UNCONFIRMED) << 32))
     }
 
     #[inline(always)]

@@ -1,6 +1,6 @@
 //! The table: look-up, use, insertion and expiry of connections.
 
-use super::entry::{Contents, Entry, Holds, Life, NIL};
+use super::entry::{Contents, Entry, Holds, Life, NIL, UNCONFIRMED};
 use super::state::{State, Timeouts};
 use super::wheel::Wheel;
 use super::{Direction, FreeList, Index, Tuple};
@@ -16,6 +16,9 @@ use std::net::Ipv6Addr;
 /// Seconds by which a connection may seem older than it is, so that not each packet writes to its
 /// entry.
 const SLACK: u32 = 4;
+/// Seconds that a connection which is not confirmed is kept: longer than any packet is on its way
+/// from the slot where it opens one to the last, and long enough for an ICMP error about it.
+const UNCONFIRMED_FOR: u32 = 2;
 /// Seconds of the wheel: an entry is looked at once in so many at least.
 #[cfg(not(feature = "loom"))]
 const ROUND: u32 = 256;
@@ -331,12 +334,32 @@ impl Conntrack {
                 return None;
             }
             let next = State::next(life.state_number(), found.direction(), tcp_flags);
-            let new = life.with(next, self.deadline(next, now));
+            let new = match (life.flags() & UNCONFIRMED, found.direction()) {
+                (0, _) => life.with(next, self.deadline(next, now)),
+                (_, Direction::Original) => life.with(next, now.wrapping_add(UNCONFIRMED_FOR)),
+                // There is no answer to what was dropped.
+                (_, Direction::Reply) => life.confirmed().with(next, self.deadline(next, now)),
+            };
             match entry.exchange(life, new) {
                 Ok(()) => return Some(new),
                 // Another packet of the same connection.
                 Err(other) if other.generation() == life.generation() && other.is_live() => life = other,
                 Err(_) => return None,
+            }
+        }
+    }
+
+    /// The packet that opened the connection which was found has passed: from now on it stays as long
+    /// as its state says.
+    #[cold]
+    pub(crate) fn confirm(&self, now: u32, found: Found) {
+        let (Some(entry), mut life) = (self.entry(found.id), found.life) else { return };
+        // Another packet may move it on meanwhile.
+        while life.is_live() && life.flags() & UNCONFIRMED != 0 {
+            let state = life.state_number();
+            match entry.exchange(life, life.confirmed().with(state, self.deadline(state, now))) {
+                Err(other) if other.generation() == life.generation() => life = other,
+                Ok(()) | Err(_) => return,
             }
         }
     }
@@ -400,7 +423,10 @@ impl Conntrack {
             },
         };
         let entry = &self.entries[index as usize];
-        let expires = self.deadline(new.state as u8, now);
+        let expires = match new.flags & UNCONFIRMED {
+            0 => self.deadline(new.state as u8, now),
+            _ => now.wrapping_add(UNCONFIRMED_FOR),
+        };
         let life = Life::new(entry.life().generation(), new.state, new.flags, expires);
         if let Some(to) = self.ends6.get(index as usize) {
             // As with what the entry is filled with: a thread that sees it sees that the last use ended.
@@ -546,13 +572,14 @@ impl Conntrack {
     }
 
     /// The connections that there are at `now`, each as it is when it is looked at; others may come
-    /// and go meanwhile.
+    /// and go meanwhile. Those whose first packet has not passed are not told.
     pub fn connections(&self, now: u32) -> impl Iterator<Item = Snapshot> {
         self.entries[..self.free.used() as usize].iter().enumerate().filter_map(move |(at, entry)| {
             let life = entry.life();
             let Contents { tuples, created, .. } = entry.contents();
             let ends6 = self.ends6_of(at).filter(|_| tuples[0].is_ipv6());
-            let is = life.is_live() && !life.is_over(now) && entry.is_still(life);
+            let is = life.is_live() && life.flags() & UNCONFIRMED == 0;
+            let is = is && !life.is_over(now) && entry.is_still(life);
             is.then(|| Snapshot {
                 tuples,
                 ends6,

@@ -5,7 +5,9 @@
 //! [`conntrack`](crate::conntrack), and destinations are translated: of replies, and of what comes
 //! to a forwarded port. The head then says which connection a packet is of, so that `postrouting`
 //! translates sources without looking it up again; what is of no connection opens one there, when
-//! it is known by which device it leaves. Mappings are endpoint-independent; what they let in is
+//! it is known by which device it leaves. One that a translated destination opens is not confirmed
+//! until the packet has passed: of what rules drop on its way nothing is left, as with the kernel's
+//! `nf_conntrack`. (What is forwarded to softnet itself is confirmed by its answer.) Mappings are endpoint-independent; what they let in is
 //! [configured](Filtering). ICMP errors are translated as the packets they are about. Fragments are
 //! [gathered](HookContext::gather) at `prerouting`, so that a datagram is translated as a whole,
 //! whatever order they come in (RFC 4787 REQ-14).
@@ -41,7 +43,7 @@ pub use state::{MappingCounts, NatState, seconds};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use crate::conntrack::entry::{DNAT, Holds, SNAT};
+use crate::conntrack::entry::{DNAT, Holds, SNAT, UNCONFIRMED};
 use crate::conntrack::packet::{is_answer, tcp_flags};
 use crate::conntrack::{Direction, Found, New, Refused, State, Tuple};
 use crate::ip::hooks::{Crossing, Hook, HookContext, Layer, Passage, Slot};
@@ -289,7 +291,13 @@ impl Nat {
         let mut taken = Taken::none();
         let hides = self.rules.source(passage.output).is_some();
         for (at, skb) in batch.as_mut_slice().iter_mut().enumerate() {
-            let done = match conntrack.of_word(skb.head().conntrack) {
+            let found = conntrack.of_word(skb.head().conntrack);
+            if let Some(found) = found
+                && found.life.flags() & UNCONFIRMED != 0
+            {
+                self.passed(now, passage, found);
+            }
+            let done = match found {
                 Some(found) if translates(found, End::Source) => self.leaves(skb, found),
                 // Of a connection whose packets went another way.
                 Some(found) if hides && found.direction() == Direction::Original => {
@@ -308,6 +316,15 @@ impl Nat {
             }
         }
         self.take_out(taken, cx, now, batch);
+    }
+
+    /// A packet of a connection that is not confirmed has passed. What is made here is an ICMP error
+    /// about it.
+    #[cold]
+    fn passed(&self, now: u32, passage: Passage, found: Found) {
+        if passage.input.is_some() {
+            self.state.conntrack.confirm(now, found);
+        }
     }
 
     /// Translates the endpoint at `end` of a packet with `tuple`.

@@ -63,7 +63,7 @@ impl Nat {
                 held.other
             }
         };
-        let mut new = New { flags: DNAT, ..New::plain(tuple, state) };
+        let mut new = New { flags: DNAT | UNCONFIRMED, ..New::plain(tuple, state) };
         let mut source = tuple.src();
         if inside {
             // The connection holds the mapping of its source. That of its destination is held by

@@ -181,7 +181,7 @@ fn long_datagrams_pass_in_fragments() {
 /// A host inside looks at all of a /16, by way of a table that is much smaller: what others have
 /// open goes on.
 #[test]
-fn a_scan_takes_no_connection_from_anyone() {
+fn a_scan_of_a_16_bit_network_ends_no_established_connection() {
     let Some(mut world) = World::new(2) else { return };
     start(&mut world, |nat| nat.connections = 512);
     let (server, client) = (udp(&world, 1, OUTSIDE), udp(&world, 0, 5001));

@@ -34,16 +34,16 @@ use std::time::Duration;
 use serde_json::json;
 use softnet_testkit::KernelNapi;
 
-use super::Common;
 use super::harness::{Case, alternate};
 use super::report::{Bound, REFERENCE, Report, Row};
+use super::{Common, forward};
 use rig::{Rig, Router, Wires};
 
 /// Streams at a time.
 const STREAMS: [usize; 2] = [1, 4];
 
-/// Runs the bench on AF_XDP, or on TAPs.
-pub(super) fn run(common: &Common, taps: bool) -> Result<Report, String> {
+/// Runs the bench on AF_XDP, or on TAPs; only the cases `asked` for, if there are any.
+pub(super) fn run(common: &Common, asked: &[String], taps: bool) -> Result<Report, String> {
     let cpus = super::cpus();
     if !cpus.contains(&common.cpu) {
         return Err(format!("--cpu {}: CPUs here: {cpus:?}", common.cpu));
@@ -84,6 +84,9 @@ pub(super) fn run(common: &Common, taps: bool) -> Result<Report, String> {
             ("kernel-segments-route", Wires::VethSegments, softirq, false),
         ]);
     }
+    let all: Vec<_> = ways.iter().map(|way| way.0).collect();
+    let wanted = forward::wanted(asked, &all)?;
+    ways.retain(|way| wanted.contains(&way.0));
     let mut rigs = Vec::new();
     for (case, wires, router, nat) in ways {
         let rig = Rig::new(wires, router, nat, common.cpu).map_err(|error| format!("{case}: {error}"))?;
@@ -115,6 +118,9 @@ pub(super) fn run(common: &Common, taps: bool) -> Result<Report, String> {
             let best =
                 peers.iter().copied().max_by(|a, b| median(a).total_cmp(&median(b))).unwrap_or(peers[0]);
             let [softnet, best] = [row("softnet"), row(best)];
+            if [&softnet, &best].iter().any(|case| report.row_where(case, &params).is_none()) {
+                continue;
+            }
             let ratio = report.ratio_where((&softnet, &params), (&best, &params), "gbit_s");
             let what = format!("{softnet} / {best} gbit_s, {streams} streams, by round");
             report.bound_value(what, ratio, Bound::AtLeast(1.0)).on(&REFERENCE).meaning(

@@ -115,12 +115,12 @@ impl Rig {
                 let driver = Driver::Xdp { tso: wires == Wires::VethXdp };
                 Some(softnet(nat, cpu, &names, &middle, driver)?)
             }
-            (Router::Plain, _) => Some(patch(cpu, &names, &middle, taps()?)?),
+            (Router::Plain, _) => Some(patch(cpu, &names, &middle, Driver::Taps(taps()?))?),
             (Router::Kernel(_), Wires::Taps) => {
                 let [inside, outside] = names.each_ref().map(String::as_str);
                 let four = [(&client, "eth0"), (&middle, inside), (&server, "eth0"), (&middle, outside)];
                 let names = ["host0", "router0", "host1", "router1"].map(String::from);
-                Some(patch(cpu, &names, &middle, Taps::new(&four)?)?)
+                Some(patch(cpu, &names, &middle, Driver::Taps(Taps::new(&four)?))?)
             }
             (Router::Kernel(_), _) => None,
         };

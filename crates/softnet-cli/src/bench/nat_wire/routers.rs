@@ -4,7 +4,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use softnet::config::{Config, DeviceConfig, GroMode, InterfaceAddr, NatConfig, NatSourceConfig};
-use softnet::driver::{DropReason, OpenRequest, Opener, Own, Xdp};
+use softnet::driver::{DeviceDriver, DropReason, OpenRequest, Opener, Own, Xdp};
 use softnet::internals::{Assembly, XdpOpener};
 use softnet::{DeviceError, SoftnetData, Stack};
 use softnet_dev::OpenDevice;
@@ -132,24 +132,20 @@ pub(super) fn softnet(
         hide.source = vec![NatSourceConfig { dev: names[1].clone(), addresses: Vec::new() }];
         config.nat = Some(hide);
     }
-    let (taps, gro, tso) = match driver {
-        // What a TAP brings is merged already.
-        Driver::Taps(taps) => (Some(taps), GroMode::Off, false),
-        Driver::Xdp { tso } => (None, GroMode::Frags, tso),
-    };
+    // What a TAP brings is merged already.
+    let gro = if matches!(driver, Driver::Taps(_)) { GroMode::Off } else { GroMode::Frags };
     for (name, own) in names.iter().zip([INSIDE, OUTSIDE]) {
         let addresses = vec![InterfaceAddr::new(own, 24).map_err(text)?];
         config.devices.push(DeviceConfig::new(name).with(|device| {
             device.addresses = addresses;
             device.gro = gro;
-            device.driver = Xdp::default().with(|xdp| xdp.tso = tso).into();
         }));
     }
-    start(config, cpu, Vec::new(), middle, taps)
+    start(config, cpu, Vec::new(), middle, driver)
 }
 
 /// Starts softnet's driver alone: of each two devices what one receives leaves by the other.
-pub(super) fn patch(cpu: usize, names: &[String], middle: &NetNs, taps: Taps) -> Result<Stack, String> {
+pub(super) fn patch(cpu: usize, names: &[String], middle: &NetNs, driver: Driver) -> Result<Stack, String> {
     let mut config = Config::default();
     for (at, name) in (0..).zip(names) {
         // A device has to have one; nothing asks for it.
@@ -157,7 +153,7 @@ pub(super) fn patch(cpu: usize, names: &[String], middle: &NetNs, taps: Taps) ->
         config.devices.push(DeviceConfig::new(name).with(|device| device.addresses = vec![unused]));
     }
     let patches = (0..names.len() as u16).map(|dev| (dev, dev ^ 1)).collect();
-    start(config, cpu, patches, middle, Some(taps))
+    start(config, cpu, patches, middle, driver)
 }
 
 fn start(
@@ -165,17 +161,21 @@ fn start(
     cpu: usize,
     patches: Vec<(u16, u16)>,
     middle: &NetNs,
-    taps: Option<Taps>,
+    driver: Driver,
 ) -> Result<Stack, String> {
     config.stack.workers = vec![cpu as u32];
     config.stack.frames = FRAMES;
     let devices = config.devices.len();
-    let assembly = || match taps {
-        Some(taps) => {
-            config.devices.iter_mut().for_each(|device| device.driver = Own.into());
-            Assembly::new(config, patches, |_: &_| Ok(taps))
+    let opened_by: DeviceDriver = match driver {
+        Driver::Taps(_) => Own.into(),
+        Driver::Xdp { tso } => Xdp::default().with(|xdp| xdp.tso = tso).into(),
+    };
+    config.devices.iter_mut().for_each(|device| device.driver = opened_by.clone());
+    let assembly = || match driver {
+        Driver::Taps(taps) => Assembly::new(config, patches, |_: &_| Ok(taps)),
+        Driver::Xdp { .. } => {
+            Assembly::new(config, patches, |region: &_| Ok(XdpOpener::new(region, devices)?))
         }
-        None => Assembly::new(config, patches, |region: &_| Ok(XdpOpener::new(region, devices)?)),
     };
     middle.run(|| Stack::run(assembly().map_err(text)?).map_err(text)).map_err(text)?
 }

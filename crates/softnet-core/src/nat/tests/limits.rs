@@ -24,10 +24,10 @@ fn a_full_table_keeps_the_connections_that_were_answered() {
     assert_eq!(router.state.mapping_counts().mappings, 4);
 }
 
-/// A host inside asks all of a /16 through a table that has room for few: what others have open
-/// stays, with the ports that it has, and all that the scan held comes back.
+/// A host inside asks all 65,536 addresses of a /16 through a table that has room for few: what
+/// others have open stays, with the ports that it has, and all that the scan held comes back.
 #[test]
-fn a_scan_ends_no_connection_that_is_used() {
+fn a_scan_of_a_16_bit_network_ends_no_established_connection() {
     let mut router = Router::with(&masquerade(), 256);
     let tcp = |dev, src, dst, flags| frame(dev, protocol::TCP, src, dst, flags, b"");
     let mut used = Vec::new();
@@ -51,6 +51,8 @@ fn a_scan_ends_no_connection_that_is_used() {
     }
     let counts = router.state.conntrack().counts();
     assert!(counts.early_drop > 60_000 && counts.full < 100, "{counts:?}");
+    // Each was tried for, and opened one, or was refused as the search found none that may end.
+    assert_eq!(counts.created + counts.full, 100 + 65_536, "{counts:?}");
     for (client, outside, stream) in used {
         assert_eq!(router.back(udp(1, (SERVER, 53), outside)).dst, client);
         assert_eq!(router.out(tcp(0, client, (SERVER, 80), ACK)).src, stream);

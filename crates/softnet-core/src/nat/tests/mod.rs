@@ -2,6 +2,7 @@
 //! packets out, each checked by sums computed afresh.
 
 mod change;
+mod dropped;
 mod errors;
 mod forward;
 mod fragments;
