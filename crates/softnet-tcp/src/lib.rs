@@ -9,6 +9,8 @@
 pub mod config;
 pub mod conn;
 pub mod counters;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod isn;
 pub mod listen;
 pub mod ports;
@@ -16,7 +18,7 @@ mod recv;
 pub mod reset;
 pub mod send;
 pub mod seq;
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 mod testing;
 #[cfg(test)]
 mod tests;

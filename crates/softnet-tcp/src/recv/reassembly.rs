@@ -162,7 +162,7 @@ impl<H> Reassembly<H> {
     }
 
     /// Whether pieces are in order, disjoint, and beyond `rcv_nxt`.
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn is_sound(&self, rcv_nxt: Seq) -> bool {
         let mut edge = rcv_nxt;
         let mut first = true;
@@ -174,7 +174,7 @@ impl<H> Reassembly<H> {
         })
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn charge(&self) -> u32 {
         self.pieces.iter().map(|piece| piece.charge).sum()
     }

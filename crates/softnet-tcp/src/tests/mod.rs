@@ -3,7 +3,7 @@
 
 mod close;
 mod conversations;
-mod end;
+
 mod flow;
 mod handshake;
 mod listen;
@@ -17,3 +17,5 @@ mod sizes;
 mod storm;
 mod talk;
 mod timeouts;
+
+use crate::testing::end;

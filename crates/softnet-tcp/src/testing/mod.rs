@@ -1,4 +1,8 @@
-//! What the tests of this crate share.
+//! What the tests and the fuzzing of this crate share.
+// Fuzzing needs a part of it.
+#![cfg_attr(not(test), allow(dead_code, unused_macros, unused_imports))]
+
+pub(crate) mod end;
 
 use crate::isn::Tuple;
 

@@ -13,28 +13,28 @@ use crate::wire::{Emit, Segment};
 use crate::{Config, Instant, Seq};
 
 /// Payload as the host of tests holds it: the number of its first byte, and the memory it takes.
-pub(super) type Handle = (Seq, u32);
+pub(crate) type Handle = (Seq, u32);
 
 /// What the engine told its host.
 #[derive(Debug, Default)]
-pub(super) struct Host {
-    pub(super) sent: VecDeque<(Instant, Emit)>,
-    pub(super) now: Instant,
+pub(crate) struct Host {
+    pub(crate) sent: VecDeque<(Instant, Emit)>,
+    pub(crate) now: Instant,
     /// Delivered and not read: bytes, and the memory that goes back with the last of them.
     inbox: VecDeque<(u32, u32)>,
     next: Option<Seq>,
     /// Handles given, and handed back or delivered.
     handles: (u64, u64),
     /// Bytes of the send queue that the engine has freed.
-    pub(super) acked: u64,
-    pub(super) delivered: u64,
-    pub(super) time_wait: Option<TimeWait>,
-    pub(super) refuse: bool,
+    pub(crate) acked: u64,
+    pub(crate) delivered: u64,
+    pub(crate) time_wait: Option<TimeWait>,
+    pub(crate) refuse: bool,
     /// Records of the send queue, by their last numbers.
-    pub(super) pieces: Vec<Piece>,
+    pub(crate) pieces: Vec<Piece>,
     /// Segments refused.
-    pub(super) refused: u64,
-    pub(super) drops: Vec<DropReason>,
+    pub(crate) refused: u64,
+    pub(crate) drops: Vec<DropReason>,
 }
 
 impl Output for Host {
@@ -100,34 +100,34 @@ impl Host {
         (read, memory)
     }
 
-    pub(super) fn unread_memory(&self) -> u32 {
+    pub(crate) fn unread_memory(&self) -> u32 {
         self.inbox.iter().map(|(_, charge)| charge).sum()
     }
 }
 
 /// An end: a listener, a request, a connection, a TIME-WAIT object, or nothing.
 #[derive(Debug)]
-pub(super) struct End {
-    pub(super) cfg: Config,
-    pub(super) options: ConnOptions,
-    pub(super) now: Instant,
-    pub(super) counters: Counters,
-    pub(super) host: Host,
-    pub(super) listener: Option<Listener>,
-    pub(super) request: Option<Request>,
-    pub(super) conn: Option<Conn<Handle>>,
-    pub(super) iss: Seq,
-    pub(super) path_mss: u16,
-    pub(super) events: Events,
+pub(crate) struct End {
+    pub(crate) cfg: Config,
+    pub(crate) options: ConnOptions,
+    pub(crate) now: Instant,
+    pub(crate) counters: Counters,
+    pub(crate) host: Host,
+    pub(crate) listener: Option<Listener>,
+    pub(crate) request: Option<Request>,
+    pub(crate) conn: Option<Conn<Handle>>,
+    pub(crate) iss: Seq,
+    pub(crate) path_mss: u16,
+    pub(crate) events: Events,
     /// Bytes that an application queued.
-    pub(super) queued: u64,
+    pub(crate) queued: u64,
     edge: Option<Seq>,
     /// The peer's initial number, once known.
-    pub(super) irs: Option<Seq>,
+    pub(crate) irs: Option<Seq>,
 }
 
 /// Memory that a payload of `len` bytes takes.
-pub(super) fn charge_of(len: u32) -> u32 {
+pub(crate) fn charge_of(len: u32) -> u32 {
     len + 640
 }
 
@@ -146,10 +146,10 @@ macro_rules! enter {
         $body
     }};
 }
-pub(super) use enter;
+pub(crate) use enter;
 
 impl End {
-    pub(super) fn new(cfg: Config, iss: Seq) -> End {
+    pub(crate) fn new(cfg: Config, iss: Seq) -> End {
         End {
             cfg,
             options: ConnOptions::default(),
@@ -168,11 +168,11 @@ impl End {
         }
     }
 
-    pub(super) fn listen(&mut self, backlog: i32) {
+    pub(crate) fn listen(&mut self, backlog: i32) {
         self.listener = Some(Listener::new(&self.cfg, backlog, self.options));
     }
 
-    pub(super) fn connect(&mut self) {
+    pub(crate) fn connect(&mut self) {
         let mut cx = Cx { now: self.now, cfg: &self.cfg, counters: &mut self.counters, out: &mut self.host };
         let initial = Initial { seq: self.iss, ts_offset: 0 };
         self.conn = Some(Conn::connect(&mut cx, &self.options, initial, self.path_mss).unwrap());
@@ -180,15 +180,15 @@ impl End {
     }
 
     /// The furthest edge of the receive window that was told.
-    pub(super) fn edge(&self) -> Option<Seq> {
+    pub(crate) fn edge(&self) -> Option<Seq> {
         self.edge
     }
 
-    pub(super) fn conn(&self) -> &Conn<Handle> {
+    pub(crate) fn conn(&self) -> &Conn<Handle> {
         self.conn.as_ref().expect("a connection")
     }
 
-    pub(super) fn state(&self) -> Option<State> {
+    pub(crate) fn state(&self) -> Option<State> {
         self.conn.as_ref().map(|conn| conn.state())
     }
 
@@ -197,13 +197,13 @@ impl End {
     }
 
     /// A segment arrives.
-    pub(super) fn segment(&mut self, segment: &Segment) {
+    pub(crate) fn segment(&mut self, segment: &Segment) {
         self.segment_in_batch(segment);
         self.after();
     }
 
     /// A segment arrives, and others of its batch follow.
-    pub(super) fn segment_in_batch(&mut self, segment: &Segment) {
+    pub(crate) fn segment_in_batch(&mut self, segment: &Segment) {
         if segment.flags.any(crate::Flags::SYN) && self.irs.is_none() {
             self.irs = Some(segment.seq);
         }
@@ -308,7 +308,7 @@ impl End {
     }
 
     /// When time matters next.
-    pub(super) fn deadline(&self) -> Instant {
+    pub(crate) fn deadline(&self) -> Instant {
         let conn = self.conn.as_ref().map_or(Instant::NEVER, |conn| conn.next_deadline());
         let request = self.request.as_ref().map_or(Instant::NEVER, |request| request.deadline());
         let time_wait = self.host.time_wait.as_ref().map_or(Instant::NEVER, |tw| tw.deadline());
@@ -316,7 +316,7 @@ impl End {
     }
 
     /// Time is `now`: what is due happens.
-    pub(super) fn time(&mut self, now: Instant) {
+    pub(crate) fn time(&mut self, now: Instant) {
         self.now = now;
         if self.conn.is_some() {
             enter!(self, conn, cx => conn.on_time(cx));
@@ -339,7 +339,7 @@ impl End {
     }
 
     /// The end of a batch: what is due leaves, and the invariants hold.
-    pub(super) fn after(&mut self) {
+    pub(crate) fn after(&mut self) {
         if self.conn.is_none() {
             return;
         }
@@ -361,25 +361,25 @@ impl End {
         assert!(u64::from(conn.unacked()) <= freed, "what is queued");
     }
 
-    pub(super) fn write(&mut self, bytes: u32, more: bool) {
+    pub(crate) fn write(&mut self, bytes: u32, more: bool) {
         self.queued += u64::from(bytes);
         enter!(self, conn, cx => { let _ = cx; conn.write(bytes, more) });
         self.after();
     }
 
-    pub(super) fn read(&mut self, bytes: u32) -> u32 {
+    pub(crate) fn read(&mut self, bytes: u32) -> u32 {
         let (read, memory) = self.host.read(bytes);
         enter!(self, conn, cx => conn.read(cx, read, memory));
         self.after();
         read
     }
 
-    pub(super) fn shutdown(&mut self, how: Shutdown) {
+    pub(crate) fn shutdown(&mut self, how: Shutdown) {
         enter!(self, conn, cx => conn.shutdown(cx, how));
         self.after();
     }
 
-    pub(super) fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         enter!(self, conn, cx => conn.close(cx));
         self.after();
     }
