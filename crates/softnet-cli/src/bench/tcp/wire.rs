@@ -112,11 +112,20 @@ impl Sends {
         let headers = l4 + 4 * usize::from(data.get(l4 + 12).map_or(0, |at| at >> 4));
         let Some(header) = data.get(..headers) else { return };
         let n = (len - headers).div_ceil(size);
+        let (mut pieces, mut piece): (_, &[u8]) = (skb.pieces(headers, len), &[]);
         self.put(n, |i, bytes| {
-            let from = headers + i * size;
-            let payload = size.min(len - from);
+            let payload = size.min(len - headers - i * size);
             bytes[..headers].copy_from_slice(header);
-            skb.copy_bits(from, bytes.get_mut(headers..headers + payload)?);
+            let mut to = bytes.get_mut(headers..headers + payload)?;
+            while !to.is_empty() {
+                let (now, later) = piece.split_at(piece.len().min(to.len()));
+                let (filled, left) = to.split_at_mut(now.len());
+                filled.copy_from_slice(now);
+                (to, piece) = (left, later);
+                if piece.is_empty() && !to.is_empty() {
+                    piece = pieces.next()?;
+                }
+            }
             let mut ip = Ipv4Header::new_mut(&mut bytes[IP..])?;
             ip.set_total_len((headers - IP + payload) as u16);
             ip.renew_check();
