@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use softnet_core::SoftnetData;
 use softnet_core::gso::TxOffloads;
-use softnet_core::skb::{BATCH, Batch, Csum, DropReason, FRAME_SIZE, Frame, FrameBatch, HEADROOM, Skb};
+use softnet_core::skb::{
+    BATCH, Batch, Csum, DropReason, FRAME_SIZE, Frame, FrameBatch, FrameChain, HEADROOM, MAX_FRAMES, Skb,
+};
 use softnet_core::softnet_data::Counter;
 
 use super::coalesce::Coalesce;
@@ -29,7 +31,7 @@ pub trait Source: Send {
     const AHEAD: bool = false;
 
     /// Whether packets may be longer than a frame, and come with what `virtio_net_hdr` says of
-    /// them: then they are written by [`write_part`](Self::write_part), and none ahead.
+    /// them: then they are shown by [`pieces`](Self::pieces), and none is written ahead.
     const AGGREGATES: bool = false;
 
     /// The packets of a poll are going to be written.
@@ -40,8 +42,8 @@ pub trait Source: Send {
     fn write(&mut self, buf: &mut [u8]) -> usize;
     /// Length of the next packet, so that the NIC can place it.
     fn next_len(&self) -> usize;
-    /// Fills `buf` with what the next packet has from byte `at` on.
-    fn write_part(&mut self, _at: usize, _buf: &mut [u8]) {}
+    /// Shows the bytes of the next packet to `write`, piece by piece, from where they lie.
+    fn pieces(&mut self, _write: impl FnMut(&[u8])) {}
     /// The packet was written, all of it. Returns its header ([`vnet_header`](super::vnet_header)).
     fn end_packet(&mut self) -> [u8; vnet::LEN] {
         [0; vnet::LEN]
@@ -63,8 +65,18 @@ pub trait Sink: Send {
     /// perhaps with a partial checksum. By default the NIC cuts and completes it, and
     /// [reads](Self::read) what comes of it; that takes time on the caller's CPU, which real
     /// hardware does not, so a sink in a measured loop looks at `skb` itself.
-    fn read_offloaded(&mut self, skb: &Skb, segmenter: &mut Segmenter) {
-        segmenter.cut(skb, |packet| self.read(packet));
+    ///
+    /// Returns the packet, which is sent; `None` if the sink has kept it, as a NIC whose DMA is under
+    /// way: then it is sent when [`completed`](Self::completed) returns it.
+    fn read_offloaded(&mut self, skb: Skb, segmenter: &mut Segmenter) -> Option<Skb> {
+        segmenter.cut(&skb, |packet| self.read(packet));
+        Some(skb)
+    }
+
+    /// A packet that was kept, and is not needed any more. If the device is `closing`, each that was
+    /// kept comes back so, whether it was read or not.
+    fn completed(&mut self, _closing: bool) -> Option<Skb> {
+        None
     }
 }
 
@@ -310,33 +322,24 @@ impl<S: Source, const CHECKED: bool> NicRx<S, CHECKED> {
     /// Writes the next packet to as many posted frames as it takes. `None` if there are too few
     /// frames or heads: it stays on the wire.
     fn scatter(&mut self, ctx: &mut SoftnetData) -> Option<Skb> {
-        const ROOM: usize = FRAME_SIZE - HEADROOM;
-        let len = self.source.next_len();
-        if self.ring.filled() < len.div_ceil(ROOM) {
+        if self.ring.filled() < self.source.next_len().div_ceil(ROOM) {
             return None;
         }
-        let mut packet: Option<Skb> = None;
-        let mut at = 0;
-        while at < len || packet.is_none() {
-            let mut frame = self.ring.take()?.frame;
-            let n = ROOM.min(len - at);
-            self.source.write_part(at, &mut frame.bytes_mut()[HEADROOM..HEADROOM + n]);
-            at += n;
-            let part = match ctx.build_skb(frame, HEADROOM, n) {
-                Ok(part) => part,
-                Err(frame) => {
-                    ctx.free_frame(frame);
-                    packet.into_iter().for_each(|packet| ctx.free_skb(packet));
-                    return None;
-                }
-            };
-            match &mut packet {
-                None => packet = Some(part),
-                // Not refused: it is of the same region.
-                Some(packet) => packet.append(part).unwrap_or_else(|part| ctx.free_skb(part)),
-            }
+        let NicRx { ring, source, .. } = self;
+        let mut to = Scatter { ctx, ring, packet: None, chain: FrameChain::new(), frame: None, len: 0 };
+        let mut all = true;
+        source.pieces(|piece| all = all && to.write(piece));
+        let all = all && to.end_frame();
+        let Scatter { ctx, packet, chain, frame, .. } = to;
+        frame.into_iter().for_each(|frame| ctx.free_frame(frame));
+        let mut packet = packet?;
+        // It is of the same region, and not too long.
+        packet.append_chain(chain).unwrap_or_else(|_| unreachable!("a chain of a packet's length"));
+        if !all {
+            ctx.free_skb(packet);
+            return None;
         }
-        packet
+        Some(packet)
     }
 
     /// Posts frames: by the batch, and so that as many are posted as a burst takes, or as the ring
@@ -374,6 +377,63 @@ impl<S: Source, const CHECKED: bool> NicRx<S, CHECKED> {
         self.stats.packets.add(got as u64);
         self.stats.bytes.add(bytes);
         self.count_lost();
+    }
+}
+
+/// Bytes of a posted frame that are written.
+const ROOM: usize = FRAME_SIZE - HEADROOM;
+
+/// A packet that is being written to posted frames, each filled before the next is begun.
+struct Scatter<'a> {
+    ctx: &'a mut SoftnetData,
+    ring: &'a mut Ring,
+    /// The first frame.
+    packet: Option<Skb>,
+    /// The further ones that are full.
+    chain: FrameChain,
+    /// The one that is being written, and how many bytes it has.
+    frame: Option<Frame>,
+    len: usize,
+}
+
+impl Scatter<'_> {
+    /// Writes `piece` behind what is there. Returns whether there were frames and heads for it.
+    fn write(&mut self, mut piece: &[u8]) -> bool {
+        while !piece.is_empty() {
+            if self.len == ROOM && !self.end_frame() {
+                return false;
+            }
+            if self.frame.is_none() {
+                self.frame = self.ring.take().map(|posted| posted.frame);
+            }
+            let Some(frame) = &mut self.frame else { return false };
+            let (now, later) = piece.split_at(piece.len().min(ROOM - self.len));
+            let at = HEADROOM + self.len;
+            frame.bytes_mut()[at..at + now.len()].copy_from_slice(now);
+            (self.len, piece) = (self.len + now.len(), later);
+        }
+        true
+    }
+
+    /// Makes the frame that was written a part of the packet. Returns whether there was a head for it,
+    /// and the packet not too long.
+    fn end_frame(&mut self) -> bool {
+        let Some(frame) = self.frame.take() else { return true };
+        let len = std::mem::take(&mut self.len);
+        let Scatter { ctx, packet, chain, .. } = self;
+        let refused = match packet {
+            Some(_) if chain.len() + 1 == MAX_FRAMES => Some(frame),
+            Some(_) => ctx.chain_frame(chain, frame, HEADROOM, len).err(),
+            None => match ctx.build_skb(frame, HEADROOM, len) {
+                Ok(skb) => {
+                    *packet = Some(skb);
+                    None
+                }
+                Err(frame) => Some(frame),
+            },
+        };
+        self.frame = refused;
+        self.frame.is_none()
     }
 }
 

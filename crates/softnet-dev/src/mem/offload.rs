@@ -38,11 +38,13 @@ pub(super) struct OffloadTx<K> {
     sink: K,
     dev: u16,
     offloads: TxOffloads,
-    /// Packets that were not yet completed, oldest first.
-    ring: VecDeque<Skb>,
+    /// Packets of which the device was not told yet, oldest first.
+    unsent: VecDeque<Skb>,
+    /// Packets that are sent.
+    sent: VecDeque<Skb>,
+    /// How many the [sink](Sink::read_offloaded) has kept.
+    kept: usize,
     slots: usize,
-    /// The newest of these, of which the device was not told.
-    unsent: usize,
     segmenter: Segmenter,
     stats: Arc<QueueStats>,
 }
@@ -54,20 +56,32 @@ impl<K> OffloadTx<K> {
             sink,
             dev,
             offloads,
-            ring: VecDeque::with_capacity(slots),
+            unsent: VecDeque::with_capacity(slots),
+            sent: VecDeque::with_capacity(slots),
+            kept: 0,
             slots,
-            unsent: 0,
             segmenter: Segmenter::default(),
             stats: Arc::default(),
         }
+    }
+
+    /// Packets that take a place in the ring.
+    fn filled(&self) -> usize {
+        self.unsent.len() + self.kept + self.sent.len()
     }
 }
 
 impl<K: Sink> TxQueue for OffloadTx<K> {
     fn reap(&mut self, ctx: &mut SoftnetData) -> Reaped {
-        let freed = self.ring.len() - self.unsent;
+        while self.kept > 0
+            && let Some(skb) = self.sink.completed(false)
+        {
+            self.kept -= 1;
+            self.sent.push_back(skb);
+        }
+        let freed = self.sent.len();
         let mut batch = Batch::new();
-        for skb in self.ring.drain(..freed) {
+        for skb in self.sent.drain(..) {
             if let Err(skb) = batch.push(skb) {
                 ctx.free_skbs(&mut batch, |_| {});
                 // There is room now.
@@ -75,7 +89,7 @@ impl<K: Sink> TxQueue for OffloadTx<K> {
             }
         }
         ctx.free_skbs(&mut batch, |_| {});
-        Reaped { freed, held: self.unsent, room: self.slots - self.ring.len() }
+        Reaped { freed, held: self.unsent.len() + self.kept, room: self.slots - self.filled() }
     }
 
     fn offloads(&self) -> TxOffloads {
@@ -83,8 +97,8 @@ impl<K: Sink> TxQueue for OffloadTx<K> {
     }
 
     fn tx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch) -> usize {
-        let n = batch.len().min(self.slots - self.ring.len());
-        let (mut packets, mut bytes) = (0, 0);
+        let n = batch.len().min(self.slots - self.filled());
+        let (mut packets, mut bytes) = (0_u64, 0);
         for skb in batch.drain().take(n) {
             if !is_sane(&skb) {
                 self.stats.ring_drops.add(1);
@@ -93,22 +107,22 @@ impl<K: Sink> TxQueue for OffloadTx<K> {
             }
             packets += 1;
             bytes += skb.len() as u64;
-            self.ring.push_back(skb);
+            self.unsent.push_back(skb);
         }
-        self.unsent += packets;
-        self.stats.packets.add(packets as u64);
+        self.stats.packets.add(packets);
         self.stats.bytes.add(bytes);
         n
     }
 
     fn kick(&mut self, _: &mut SoftnetData) -> bool {
-        let from = self.ring.len() - self.unsent;
         self.sink.begin();
-        for skb in self.ring.range(from..) {
-            self.sink.read_offloaded(skb, &mut self.segmenter);
+        for skb in self.unsent.drain(..) {
+            match self.sink.read_offloaded(skb, &mut self.segmenter) {
+                Some(skb) => self.sent.push_back(skb),
+                None => self.kept += 1,
+            }
         }
         self.sink.end();
-        self.unsent = 0;
         self.stats.kicks.add(1);
         false
     }
@@ -118,11 +132,12 @@ impl<K: Sink> TxQueue for OffloadTx<K> {
     }
 
     fn held(&self) -> usize {
-        self.ring.len()
+        self.filled()
     }
 
     fn close(mut self: Box<Self>, ctx: &mut SoftnetData) {
-        self.ring.drain(..).for_each(|skb| ctx.free_skb(skb));
+        let kept = std::iter::from_fn(|| self.sink.completed(true));
+        kept.chain(self.unsent.drain(..)).chain(self.sent.drain(..)).for_each(|skb| ctx.free_skb(skb));
     }
 }
 

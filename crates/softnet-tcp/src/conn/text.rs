@@ -152,7 +152,7 @@ impl<H> Conn<H> {
         cx.out.deliver(payload.handle, front, len);
         self.measure(cx, segment, before, payload.charge);
         self.ack.data_arrived(cx.now, self.win.wnd, rto);
-        if len >= 128 && self.win.grow(cx.cfg, segment_len(segment), payload.charge, self.ack.rcv_mss) {
+        if len >= 128 && self.win.grow(cx.cfg, segment.len, payload.charge, self.ack.rcv_mss) {
             self.ack.quick |= 1;
         }
         self.raise(Events::READABLE);
@@ -236,6 +236,7 @@ impl<H> Conn<H> {
         {
             end = known.max(start);
         }
+        let memory = payload.as_ref().map_or(0, |payload| payload.charge);
         let mut result = Ok(());
         let mut dup = None;
         if start == end && segment.len > 0 {
@@ -270,7 +271,7 @@ impl<H> Conn<H> {
             self.report_duplicate(cx, dup.start, dup.end);
         }
         if result.is_ok() && sack && segment.len >= 128 {
-            self.win.grow(cx.cfg, segment_len(segment), segment.len, self.ack.rcv_mss);
+            self.win.grow(cx.cfg, segment.len, memory, self.ack.rcv_mss);
         }
         if self.ooo.as_ref().is_some_and(|ooo| ooo.is_empty()) {
             self.ooo = None;

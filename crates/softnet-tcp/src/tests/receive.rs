@@ -444,3 +444,22 @@ fn two_segments_that_were_promised_are_both_taken() {
          read 1154",
     );
 }
+
+/// A run is measured by all of its payload beside all of its memory: the window that its segments
+/// would open, one by one, is what it opens.
+#[test]
+fn a_run_opens_the_window_as_its_segments_do() {
+    let mut windows = [1, 60].map(|segs| {
+        let mut talk = Talk::accepted(|cfg| cfg.tcp_rmem[1] = 8 << 20);
+        let first = talk.parse("P. 1:1001(1000) ack 1 win 257");
+        let len = 1000 * u32::from(segs);
+        for i in 0..3000 / u32::from(segs) {
+            talk.advance(crate::Instant(talk.end.now.0 + 100));
+            talk.end.segment(&crate::Segment { seq: first.seq + i * len, len, segs, ..first });
+            assert_eq!(talk.end.read(u32::MAX), len);
+        }
+        talk.end.conn().info(&talk.end.cfg).rcv_ssthresh
+    });
+    windows.sort_unstable();
+    assert!(windows[0] > 2_000_000 && windows[1] - windows[0] < windows[0] / 4, "{windows:?}");
+}

@@ -419,19 +419,20 @@ impl Sink for FarEnd {
         self.note(verdict, packet);
     }
 
-    fn read_offloaded(&mut self, skb: &Skb, segmenter: &mut Segmenter) {
+    fn read_offloaded(&mut self, skb: Skb, segmenter: &mut Segmenter) -> Option<Skb> {
         let unfinished = matches!(skb.head().csum, Csum::Partial { .. }) || skb.head().gso_size > 0;
         if unfinished && !self.own {
-            let verdict = self.unfinished(skb);
+            let verdict = self.unfinished(&skb);
             self.note(verdict, skb.data());
         } else if unfinished {
             // The NIC's own cutting, and then every byte.
             let pieces = self.found.pieces;
-            segmenter.cut(skb, |packet| self.read(packet));
+            segmenter.cut(&skb, |packet| self.read(packet));
             self.found.pieces = pieces + 1;
         } else {
             self.read(skb.data());
         }
+        Some(skb)
     }
 }
 

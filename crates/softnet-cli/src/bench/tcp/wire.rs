@@ -1,13 +1,14 @@
 //! A wire between the emulated NICs of two stacks, each of which has a packet memory of its own.
 //!
-//! What one NIC sends is copied into a slot of the wire by the thread that sends, as DMA would read
-//! it, and from there into frames by the thread that polls the other, as DMA would write it. Both
-//! copies are on the CPUs that are measured. Checksums are neither computed nor verified, as between
-//! cards that do both. Runs of segments pass [whole](Lane::whole), as between two virtual machines,
-//! or are cut (TSO) by the thread that sends.
+//! Packets of the MTU are copied into a slot of the wire by the thread that sends, as DMA would read
+//! them, and from there into frames by the thread that polls the other NIC, as DMA would write them.
+//! Both copies are on the CPUs that are measured. Checksums are neither computed nor verified, as
+//! between cards that do both. Runs of segments pass [whole](Lane::whole), as between two virtual
+//! machines: such a packet is kept by the wire, copied once, by the thread that polls, and then
+//! completed. Or they are cut (TSO) by the thread that sends.
 //!
 //! Invariant: a slot is written before its packet is offered, and read once; what finds no place in
-//! the other's ring is lost, and counted.
+//! the other's ring is lost, and counted. A packet that is kept goes back to the NIC that sent it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -23,15 +24,12 @@ pub(super) const RING: usize = 4096;
 const LEN: usize = 1514;
 const IP: usize = 14;
 
-/// Bytes of the longest packet that stands for several, with room for headers.
-const LONGEST: usize = 66_000;
-
 struct Packet {
     len: usize,
     header: [u8; 10],
     bytes: [u8; LEN],
-    /// In place of `bytes`, for one that is longer.
-    long: Option<Box<[u8]>>,
+    /// In place of `bytes`: one that stands for several.
+    kept: Option<Skb>,
 }
 
 /// One direction.
@@ -39,31 +37,28 @@ pub(super) struct Lane {
     slots: Box<[Mutex<Packet>]>,
     /// The receiving NIC's end, once it is open.
     pub(super) port: OnceLock<Mutex<NicPort>>,
-    /// Packets that were too long, or found no place in the receiver's ring.
+    /// Packets that found no place in the receiver's ring.
     pub(super) refused: AtomicUsize,
     /// Slots written so far, under the lock of `port`.
     written: AtomicUsize,
     /// Runs of segments are not cut.
     whole: bool,
-    /// What long packets lay in: the last one is the next one's, for its bytes are in some cache.
-    spare: Mutex<Vec<Box<[u8]>>>,
+    /// Packets that were kept and have been read. Taken with a slot held, so that a packet is in one
+    /// or the other.
+    read: Mutex<Vec<Skb>>,
 }
 
 impl Lane {
     pub(super) fn new(whole: bool) -> Arc<Self> {
-        let slot = || Mutex::new(Packet { len: 0, header: [0; 10], bytes: [0; LEN], long: None });
+        let slot = || Mutex::new(Packet { len: 0, header: [0; 10], bytes: [0; LEN], kept: None });
         Arc::new(Lane {
             slots: (0..RING).map(|_| slot()).collect(),
             port: OnceLock::new(),
             refused: AtomicUsize::new(0),
             written: AtomicUsize::new(0),
             whole,
-            spare: Mutex::default(),
+            read: Mutex::new(Vec::with_capacity(RING)),
         })
-    }
-
-    fn buffer(&self) -> Box<[u8]> {
-        self.spare.lock().pop().unwrap_or_else(|| vec![0; LONGEST].into())
     }
 }
 
@@ -92,57 +87,45 @@ impl Sends {
         port.offer(fits as u64);
     }
 
-    /// Puts a packet that stands for several on the wire.
-    fn put_whole(&mut self, skb: &Skb) {
-        let Some(port) = self.lane.port.get() else { return };
+    /// Puts a packet that stands for several on the wire. Returns it if there is no room.
+    fn put_whole(&mut self, skb: Skb) -> Option<Skb> {
+        let Some(port) = self.lane.port.get() else { return Some(skb) };
         let mut port = port.lock();
-        if port.room() == 0 || skb.len() > LONGEST {
+        if port.room() == 0 {
             self.lane.refused.fetch_add(1, Ordering::Relaxed);
-            return;
-        }
-        let (mut bytes, mut at) = (self.lane.buffer(), 0);
-        for frame in skb.frames() {
-            bytes[at..at + frame.len()].copy_from_slice(frame);
-            at += frame.len();
+            return Some(skb);
         }
         let next = self.lane.written.load(Ordering::Relaxed);
         let mut slot = self.lane.slots[next % RING].lock();
-        (slot.len, slot.header, slot.long) = (at, vnet_header(skb), Some(bytes));
+        (slot.len, slot.header, slot.kept) = (skb.len(), vnet_header(&skb), Some(skb));
         drop(slot);
         self.lane.written.store(next.wrapping_add(1), Ordering::Relaxed);
         port.offer(1);
-    }
-}
-
-impl Sink for Sends {
-    fn read(&mut self, packet: &[u8]) {
-        self.put(1, |_, bytes| {
-            bytes.get_mut(..packet.len())?.copy_from_slice(packet);
-            Some(packet.len())
-        });
+        None
     }
 
-    fn read_offloaded(&mut self, skb: &Skb, _: &mut Segmenter) {
+    /// Puts the segments that `skb` stands for on the wire.
+    fn put_cut(&mut self, skb: &Skb) {
         let (head, data, len) = (skb.head(), skb.data(), skb.len());
         let size = usize::from(head.gso_size);
-        if size == 0 {
-            return self.put(1, |_, bytes| {
-                skb.copy_bits(0, bytes.get_mut(..len)?);
-                Some(len)
-            });
-        }
-        if self.lane.whole {
-            return self.put_whole(skb);
-        }
         let l4 = usize::from(head.l4);
         let headers = l4 + 4 * usize::from(data.get(l4 + 12).map_or(0, |at| at >> 4));
         let Some(header) = data.get(..headers) else { return };
         let n = (len - headers).div_ceil(size);
+        let (mut pieces, mut piece): (_, &[u8]) = (skb.pieces(headers, len), &[]);
         self.put(n, |i, bytes| {
-            let from = headers + i * size;
-            let payload = size.min(len - from);
+            let payload = size.min(len - headers - i * size);
             bytes[..headers].copy_from_slice(header);
-            skb.copy_bits(from, bytes.get_mut(headers..headers + payload)?);
+            let mut to = bytes.get_mut(headers..headers + payload)?;
+            while !to.is_empty() {
+                let (now, later) = piece.split_at(piece.len().min(to.len()));
+                let (filled, left) = to.split_at_mut(now.len());
+                filled.copy_from_slice(now);
+                (to, piece) = (left, later);
+                if piece.is_empty() && !to.is_empty() {
+                    piece = pieces.next()?;
+                }
+            }
             let mut ip = Ipv4Header::new_mut(&mut bytes[IP..])?;
             ip.set_total_len((headers - IP + payload) as u16);
             ip.renew_check();
@@ -155,6 +138,42 @@ impl Sink for Sends {
             }
             Some(headers + payload)
         });
+    }
+}
+
+impl Sink for Sends {
+    fn read(&mut self, packet: &[u8]) {
+        self.put(1, |_, bytes| {
+            bytes.get_mut(..packet.len())?.copy_from_slice(packet);
+            Some(packet.len())
+        });
+    }
+
+    fn read_offloaded(&mut self, skb: Skb, _: &mut Segmenter) -> Option<Skb> {
+        let len = skb.len();
+        if skb.head().gso_size == 0 {
+            self.put(1, |_, bytes| {
+                skb.copy_bits(0, bytes.get_mut(..len)?);
+                Some(len)
+            });
+        } else if self.lane.whole {
+            return self.put_whole(skb);
+        } else {
+            self.put_cut(&skb);
+        }
+        Some(skb)
+    }
+
+    fn completed(&mut self, closing: bool) -> Option<Skb> {
+        for slot in self.lane.slots.iter().filter(|_| closing) {
+            let mut slot = slot.lock();
+            if let Some(skb) = slot.kept.take() {
+                // What is left of the packet is none.
+                slot.len = 0;
+                self.lane.read.lock().push(skb);
+            }
+        }
+        self.lane.read.lock().pop()
     }
 }
 
@@ -172,22 +191,28 @@ impl Source for Receives {
     }
 
     fn write(&mut self, buf: &mut [u8]) -> usize {
-        let len = self.next_len();
-        self.write_part(0, &mut buf[..len]);
+        let slot = self.lane.slots[self.next % RING].lock();
+        let len = slot.len;
+        buf[..len].copy_from_slice(&slot.bytes[..len]);
+        drop(slot);
         self.end_packet();
         len
     }
 
-    fn write_part(&mut self, at: usize, buf: &mut [u8]) {
+    fn pieces(&mut self, write: impl FnMut(&[u8])) {
         let slot = self.lane.slots[self.next % RING].lock();
-        let bytes = slot.long.as_deref().unwrap_or(&slot.bytes);
-        buf.copy_from_slice(&bytes[at..at + buf.len()]);
+        match &slot.kept {
+            Some(skb) => skb.frames().for_each(write),
+            None => std::iter::once(&slot.bytes[..slot.len]).for_each(write),
+        }
     }
 
     fn end_packet(&mut self) -> [u8; 10] {
         let mut slot = self.lane.slots[self.next % RING].lock();
         self.next += 1;
-        self.lane.spare.lock().extend(slot.long.take());
+        if let Some(skb) = slot.kept.take() {
+            self.lane.read.lock().push(skb);
+        }
         slot.header
     }
 }

@@ -10,6 +10,7 @@ use softnet_core::ip::checksum;
 use softnet_core::skb::{Csum, GsoType};
 
 use super::*;
+use crate::device::Reaped;
 
 const ALL: TxOffloads = TxOffloads { csum: true, tso4: true, tso6: true, uso: true };
 
@@ -195,9 +196,10 @@ impl Sink for Wire {
     fn read(&mut self, _: &[u8]) {
         unreachable!("a NIC with offloads does not cut here");
     }
-    fn read_offloaded(&mut self, skb: &Skb, _: &mut Segmenter) {
+    fn read_offloaded(&mut self, skb: Skb, _: &mut Segmenter) -> Option<Skb> {
         let bytes = skb.frames().flatten().copied().collect();
-        self.0.lock().unwrap().push_back((vnet_header(skb), bytes));
+        self.0.lock().unwrap().push_back((vnet_header(&skb), bytes));
+        Some(skb)
     }
 }
 
@@ -208,10 +210,10 @@ impl Source for Wire {
         self.0.lock().unwrap().front().map_or(0, |(_, bytes)| bytes.len())
     }
     fn write(&mut self, _: &mut [u8]) -> usize {
-        unreachable!("packets are written by parts");
+        unreachable!("packets are shown in pieces");
     }
-    fn write_part(&mut self, at: usize, buf: &mut [u8]) {
-        buf.copy_from_slice(&self.0.lock().unwrap()[0].1[at..at + buf.len()]);
+    fn pieces(&mut self, write: impl FnMut(&[u8])) {
+        self.0.lock().unwrap()[0].1.chunks(777).for_each(write);
     }
     fn end_packet(&mut self) -> [u8; 10] {
         self.0.lock().unwrap().pop_front().unwrap().0
@@ -277,6 +279,94 @@ fn an_aggregate_for_which_the_ring_has_too_few_frames_waits() {
     wire.0.lock().unwrap().pop_front();
     assert_eq!(nic.open.rx[0].rx_burst(&mut ctx, &mut batch, 64), 1);
     batch.drain().for_each(|skb| ctx.free_skb(skb));
+    close(nic.open, &mut ctx);
+    all_home(ctx);
+}
+
+/// A sink whose DMA is under way until it is told.
+#[derive(Clone, Default)]
+struct Slow {
+    kept: Arc<Mutex<VecDeque<Skb>>>,
+    done: Arc<Mutex<VecDeque<Skb>>>,
+}
+
+impl Sink for Slow {
+    fn read(&mut self, _: &[u8]) {
+        unreachable!("what it keeps is not read here");
+    }
+    fn read_offloaded(&mut self, skb: Skb, _: &mut Segmenter) -> Option<Skb> {
+        self.kept.lock().unwrap().push_back(skb);
+        None
+    }
+    fn completed(&mut self, closing: bool) -> Option<Skb> {
+        let kept = || if closing { self.kept.lock().unwrap().pop_front() } else { None };
+        self.done.lock().unwrap().pop_front().or_else(kept)
+    }
+}
+
+#[test]
+fn what_a_wire_keeps_takes_a_place_in_the_ring_until_it_is_completed() {
+    let mut ctx = context();
+    let wire = Slow::default();
+    let config = NicConfig { offloads: ALL, tx_ring: 4, ..NicConfig::default() };
+    let mut nic = nic(1, &config, vec![(Nothing, wire.clone())]).unwrap();
+    let tx = &mut nic.open.tx[0];
+    let mut batch = Batch::new();
+    for _ in 0..6 {
+        batch.push(aggregate(&mut ctx, (false, true, 0), 0x10, &[7; 3000], 1000, 700)).unwrap();
+    }
+    assert_eq!(tx.tx_burst(&mut ctx, &mut batch), 4);
+    tx.kick(&mut ctx);
+    let Reaped { freed, held, room } = tx.reap(&mut ctx);
+    assert_eq!((freed, held, room, tx.held()), (0, 4, 0, 4), "all are on the wire");
+    assert_eq!(tx.tx_burst(&mut ctx, &mut batch), 0);
+    let first = wire.kept.lock().unwrap().pop_front();
+    wire.done.lock().unwrap().extend(first);
+    let Reaped { freed, held, room } = tx.reap(&mut ctx);
+    assert_eq!((freed, held, room, tx.held()), (1, 3, 1, 3));
+    assert_eq!(tx.tx_burst(&mut ctx, &mut batch), 1);
+    batch.drain().for_each(|skb| ctx.free_skb(skb));
+    // One of which the device was not told, three that it keeps.
+    close(nic.open, &mut ctx);
+    assert!(wire.kept.lock().unwrap().is_empty());
+    all_home(ctx);
+}
+
+/// A wire that brings one packet of so many bytes again and again.
+struct Long(usize);
+
+impl Source for Long {
+    const AGGREGATES: bool = true;
+
+    fn next_len(&self) -> usize {
+        self.0
+    }
+    fn write(&mut self, _: &mut [u8]) -> usize {
+        unreachable!("packets are shown in pieces");
+    }
+    fn pieces(&mut self, write: impl FnMut(&[u8])) {
+        let bytes: Vec<u8> = (0..self.0).map(|at| at as u8).collect();
+        bytes.chunks(1000).for_each(write);
+    }
+}
+
+#[test]
+fn a_packet_for_which_there_are_not_enough_frames_stays_on_the_wire() {
+    let mut ctx = context();
+    let config = NicConfig { offloads: ALL, rx_ring: 64, ..NicConfig::default() };
+    let mut nic = nic(1, &config, vec![(Long(10_000), Slow::default())]).unwrap();
+    let (rx, mut batch) = (&mut nic.open.rx[0], Batch::new());
+    nic.ports[0].offer(1);
+    assert_eq!(rx.rx_burst(&mut ctx, &mut batch, 64), 1);
+    for skb in batch.drain() {
+        assert!(skb.frames().flatten().copied().eq((0..10_000).map(|at| at as u8)));
+        ctx.free_skb(skb);
+    }
+    close(nic.open, &mut ctx);
+    let mut nic = super::super::nic(1, &config, vec![(Long(1 << 20), Slow::default())]).unwrap();
+    nic.ports[0].offer(1);
+    assert_eq!(nic.open.rx[0].rx_burst(&mut ctx, &mut batch, 64), 0);
+    assert_eq!(nic.ports[0].waiting(), 1);
     close(nic.open, &mut ctx);
     all_home(ctx);
 }
