@@ -17,7 +17,8 @@ fn string(text: &str, quoted: bool) -> Option<&str> {
             '"' if quoted => return Some(&text[at + 1..]),
             '"' | '\n' => return None,
             '\\' => {
-                if !matches!(chars.next()?.1, '\\' | '"' | 'n') {
+                let escaped = chars.next()?.1;
+                if !matches!(escaped, '\\' | '"' | 'n') {
                     return None;
                 }
             }
