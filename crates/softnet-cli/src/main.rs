@@ -16,6 +16,7 @@ mod rss;
 mod run;
 mod set;
 mod show;
+mod supervisor;
 mod text;
 mod top;
 

@@ -10,6 +10,7 @@ use softnet_dev::process::{Signals, ignore_signals, return_large_memory};
 
 use crate::Failure;
 use crate::instance::{self, Instance};
+use crate::supervisor;
 use crate::text::print;
 
 /// Run a stack from a configuration file, until SIGINT or SIGTERM.
@@ -49,6 +50,8 @@ Of an interface, softnet takes IPv4 frames to its MAC address (except for IP add
 Needs root, or CAP_NET_ADMIN, CAP_BPF, CAP_NET_RAW and CAP_IPC_LOCK. While it runs, `softnet show` looks inside.
 
 SIGINT and SIGTERM end it; SIGHUP, SIGUSR1 and SIGUSR2 are ignored, and the configuration is read at the start only.
+
+Started by systemd in a unit of Type=notify, it says when it runs and when it stops (sd_notify).
 
 Exit codes: 0 stopped by a signal, 1 failed, 2 the configuration is wrong (every error is listed)."#;
 
@@ -90,7 +93,9 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
         "{name}: running: {summary}; `softnet show stats --name {}`\n",
         shown_name(&name, &path)
     ));
+    supervisor::ready(&format!("running: {summary}"));
     wait(&signals, None);
+    supervisor::stopping();
     // A second signal ends it at once, without a tidy end.
     std::thread::spawn(move || {
         wait(&signals, None);

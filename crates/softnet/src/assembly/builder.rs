@@ -11,6 +11,7 @@ use super::{Assembly, Stack, StartError};
 use crate::config::{Config, DeviceConfig, NeighbourConfig, RouteConfig, available_cpus};
 use crate::control::Listener;
 use crate::driver::{DeviceDriver, DeviceError, OpenRequest, Opener, Openers, Own};
+use crate::metrics::Bound;
 
 /// How a program opens a device of its own.
 type Factory = Box<dyn Opener>;
@@ -115,6 +116,11 @@ impl StackBuilder {
         config.devices.extend(devices);
         config.check(&available_cpus())?;
         let control = control.then(|| Listener::bind(&config.stack.socket_path())).transpose()?;
+        let metrics = config.metrics.as_ref().map(|metrics| {
+            let why = |why| StartError::Metrics { listen: metrics.listen.clone(), why };
+            Bound::new(metrics).map_err(why)
+        });
+        let metrics = metrics.transpose()?;
         let drivers: Vec<DeviceDriver> = config.devices.iter().map(|device| device.driver.clone()).collect();
         let opener = |region: &Arc<Region>| {
             let openers = Openers::new(region, &drivers.iter().collect::<Vec<_>>())?;
@@ -124,6 +130,9 @@ impl StackBuilder {
         let mut stack = Stack::run(Assembly::new(config, Vec::new(), opener)?)?;
         if let Some(control) = control {
             stack.serve(control)?;
+        }
+        if let Some(metrics) = metrics {
+            stack.tell_metrics(metrics)?;
         }
         Ok(stack)
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -18,12 +19,13 @@ use softnet_dev::sys_error::files_hint;
 
 use super::{Follower, Housekeeper, Introspect, StackBuilder};
 use crate::app::{NapiPoller, PollerError, PollerParams, RawSender};
-use crate::config::{Config, ConfigErrors, Context, SteeringSettings};
+use crate::config::{Config, ConfigErrors, Context, MetricsListen, SteeringSettings};
 use crate::control::commands::commands;
 use crate::control::{BindError, ControlError, Listener, Server};
 use crate::device::vlan::VlanParams;
 use crate::device::{RssSettings, StackDevice};
 use crate::driver::{DeviceError, Opener};
+use crate::metrics;
 use crate::napi::{PacketFilter, PollThread, WorkerShared};
 use crate::poll::Worker;
 use crate::stack::{Handle, StackInner, nat, routes, rules};
@@ -39,6 +41,14 @@ pub enum StartError {
     /// Its control socket can't be bound.
     #[error(transparent)]
     Control(#[from] BindError),
+    /// Metrics can't be told where they are to be.
+    #[error("metrics on {listen}: {why} (metrics.listen)")]
+    Metrics {
+        /// Where.
+        listen: MetricsListen,
+        /// Why not.
+        why: String,
+    },
     /// A device can't be opened.
     #[error(transparent)]
     Device(#[from] DeviceError),
@@ -198,6 +208,8 @@ impl Drop for Assembly {
 pub struct Stack {
     /// Answers on the control socket, if there is one.
     server: Option<Server>,
+    /// Tells metrics, if they are configured.
+    metrics: Option<metrics::Server>,
     view: Arc<Introspect>,
     shared: Arc<StackInner>,
     workers: Vec<JoinHandle<()>>,
@@ -230,6 +242,20 @@ impl Stack {
         Ok(())
     }
 
+    /// From now on it tells its metrics on `bound`, until it is dropped.
+    pub(super) fn tell_metrics(&mut self, bound: metrics::Bound) -> Result<(), StartError> {
+        let view = self.view.clone();
+        let server =
+            bound.serve(move || metrics::text(&view)).map_err(system("starting the metrics thread"))?;
+        self.metrics = Some(server);
+        Ok(())
+    }
+
+    /// Where it tells its metrics, if that is by TCP: with the port that was free, if none was configured.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref()?.address()
+    }
+
     /// Runs what was assembled.
     #[doc(hidden)]
     pub fn run(assembly: Assembly) -> Result<Stack, StartError> {
@@ -242,6 +268,7 @@ impl Stack {
         let (shared, view) = (assembly.shared.clone(), assembly.view.clone());
         let mut stack = Stack {
             server: None,
+            metrics: None,
             view,
             shared,
             workers: Vec::new(),
@@ -302,6 +329,7 @@ impl Drop for Stack {
     fn drop(&mut self) {
         // First: what is being taken apart answers no questions.
         self.server = None;
+        self.metrics = None;
         if let Some(follow) = &self.shared.follow {
             follow.stop();
         }

@@ -31,6 +31,7 @@ pub(super) enum Section {
     Filter,
     Rule(usize),
     Set(usize),
+    Metrics,
 }
 
 /// A value in the configuration.
@@ -80,6 +81,7 @@ impl Place {
             Section::Filter => ("filter", None),
             Section::Rule(i) => ("rule", Some(i)),
             Section::Set(i) => ("set", Some(i)),
+            Section::Metrics => ("metrics", None),
         };
         let mut name = section.to_string();
         if let Some(i) = index.filter(|_| indexed) {

@@ -36,6 +36,7 @@ pub(crate) mod fuzz;
 mod interface_addr;
 mod knobs;
 mod load;
+mod metrics;
 mod nat;
 mod per_queue;
 mod read;
@@ -74,6 +75,7 @@ pub use follow::FollowConfig;
 pub use interface_addr::InterfaceAddr;
 pub(crate) use interface_addr::is_link_local;
 pub use knobs::Knobs;
+pub use metrics::{MetricsConfig, MetricsListen, MetricsListenError};
 pub use nat::{
     NatConfig, NatForwardConfig, NatOneToOneConfig, NatPrefixConfig, NatProtocol, NatSourceConfig,
 };
@@ -117,6 +119,8 @@ pub struct Config {
     pub nat: Option<NatConfig>,
     /// Which packets pass: `[filter]`, `[[rule]]` and `[[set]]`.
     pub filter: FilterConfig,
+    /// Where it tells its metrics: `[metrics]`; `None`: nowhere.
+    pub metrics: Option<MetricsConfig>,
 }
 
 /// `[stack]`: workers, packet memory and polling limits.

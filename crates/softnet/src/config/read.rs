@@ -6,6 +6,7 @@
 mod driver_keys;
 mod filter;
 mod follow;
+mod metrics;
 mod nat;
 mod steering;
 mod tcp;
@@ -88,7 +89,7 @@ impl Read {
         let root = Table { section: Section::Root, span: (0, 0), entries };
         self.known_keys(
             root,
-            &["stack", "device", "route", "neighbour", "tcp", "nat", "filter", "rule", "set"],
+            &["stack", "device", "route", "neighbour", "tcp", "nat", "filter", "rule", "set", "metrics"],
         );
         if let Some(table) = root.get("stack").and_then(|value| self.table(Section::Stack, value)) {
             self.config.stack = self.stack(table);
@@ -121,6 +122,9 @@ impl Read {
         }
         if let Some(table) = root.get("nat").and_then(|value| self.table(Section::Nat, value)) {
             self.config.nat = Some(self.nat(table));
+        }
+        if let Some(table) = root.get("metrics").and_then(|value| self.table(Section::Metrics, value)) {
+            self.config.metrics = self.metrics(table);
         }
         let mut filter = std::mem::take(&mut self.config.filter);
         if let Some(table) = root.get("filter").and_then(|value| self.table(Section::Filter, value)) {

@@ -7,7 +7,7 @@
 //! not even between its creation and the next call.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -184,6 +184,12 @@ fn failed(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> BindErro
 
 fn refused(path: &Path, what: &'static str) -> impl FnOnce(Errno) -> BindError {
     move |error| failed(path, what)(error.into())
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
 }
 
 impl Listener {

@@ -17,6 +17,7 @@ mod gro;
 mod hooks;
 mod many_devices;
 mod memory;
+mod metrics;
 mod mirred;
 mod multicast4;
 mod multicast6;

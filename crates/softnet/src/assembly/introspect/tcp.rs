@@ -1,6 +1,8 @@
 //! What is told of TCP. Each shard is read under its lock, one after the other: rows of different
 //! shards may be of different instants.
 
+use std::collections::BTreeMap;
+
 use softnet_core::sock::key::{Addr, unmapped};
 use softnet_core::sock::tcp::ConnInfo;
 use softnet_tcp::config::CongestionControl;
@@ -21,6 +23,20 @@ const MAX_ROWS: usize = 65_536;
 const HEADERS: [u32; 2] = [40, 60];
 
 impl Introspect {
+    /// How many there are but for those that are established, and counters: what takes no look at each connection.
+    pub(crate) fn tcp_summary(&self) -> (TcpSummary, BTreeMap<String, u64>) {
+        let table = &self.shared.sockets.tcp;
+        let (counters, [connections, syn_recv, time_wait]) = table.counters();
+        let summary = TcpSummary {
+            listening: table.listeners().all().len() as u64,
+            connections: connections as u64,
+            syn_recv: syn_recv as u64,
+            time_wait: time_wait as u64,
+            ..TcpSummary::default()
+        };
+        (summary, counters.each().map(|(name, count)| (name.into(), count)).collect())
+    }
+
     /// TCP: listeners, connections, the first 65,536 of them, and counters.
     pub fn tcp(&self) -> TcpStats {
         let shared = &self.shared;
