@@ -240,10 +240,12 @@ impl Epoll {
             if busy.instance().is_some_and(|instance| instance.is_closed()) {
                 busy.set_instance(None);
             }
-            // The doorbell of an application that prefers to poll may stay masked for long after it forgot the instance, so
-            // that what comes waits for a timer: two such applications that talk to each other would both sleep that long
-            // for each message, and never poll again at the right time. So each call polls.
-            let anew = std::mem::take(&mut first) && busy.params.prefer_busy_poll && busy.params.busy_poll_usecs > 0;
+            // The doorbell of an application that prefers to poll may stay masked for long after it
+            // forgot the instance, so that what comes waits for a timer: two such applications that
+            // talk to each other would both sleep that long for each message, and never poll again
+            // at the right time. So each call polls.
+            let anew =
+                std::mem::take(&mut first) && busy.params.prefer_busy_poll && busy.params.busy_poll_usecs > 0;
             if busy.params.polls() && (anew || !self.forgotten) {
                 busy.busy_loop(waiter, until);
                 if waiter.is_ready() && !is_over() {

@@ -1,9 +1,10 @@
-//! A worker in real time that does not get to sleep gives up its policy until it does, as the kernel hands softirqs that do
-//! not end over to `ksoftirqd`, a thread of `SCHED_OTHER`: applications on its CPU get their share of it then, and take from
-//! their sockets what the worker brings.
+//! A worker in real time that does not get to sleep gives up its policy until it does, as the
+//! kernel hands softirqs that do not end over to `ksoftirqd`, a thread of `SCHED_OTHER`:
+//! applications on its CPU get their share of it then, and take from their sockets what the worker
+//! brings.
 //!
-//! For the worker's own thread alone. Invariants: a worker that blocks has the policy that it was given; if it can't take that
-//! back, it says so, and never gives it up again.
+//! For the worker's own thread alone. Invariants: a worker that blocks has the policy that it was
+//! given; if it can't take that back, it says so, and never gives it up again.
 
 use softnet_dev::sched::{self, Policy};
 
