@@ -41,7 +41,7 @@ const TURN: u64 = 500_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpollParams {
     /// For how many µs it polls before it sleeps, at most [`MAX_BUSY_POLL_USECS`]. 0: not at all, or, with
-    /// `prefer_busy_poll`, once.
+    /// `prefer_busy_poll`, once. Without `prefer_busy_poll` an epoll set that found nothing polls again when a packet has come.
     pub busy_poll_usecs: u32,
     /// Packets that one poll may receive, 1 to 64.
     pub busy_poll_budget: u16,

@@ -123,7 +123,8 @@ impl Event {
 ///    ([`EpollParams::prefer_busy_poll`]).
 /// 2. With a time-out of 0 that was all.
 /// 3. With `busy_poll_usecs` or `prefer_busy_poll` the thread polls the instance that its sockets' packets came by last.
-/// 4. If there is still nothing it resumes the instance, forgets it until the next packet, and sleeps.
+/// 4. If there is still nothing it resumes the instance, forgets it until the next packet, and sleeps. With both
+///    `busy_poll_usecs` and `prefer_busy_poll` the next call polls it again all the same, unlike the kernel's.
 ///
 /// Sockets of one set should receive by one instance, as [`UdpSocket::incoming_napi_id`](super::UdpSocket::incoming_napi_id) tells; else only the last one's is
 /// polled. Descriptors of the kernel are looked at whenever nothing else is ready, and every 50 µs while there is; those that
@@ -209,7 +210,7 @@ impl Epoll {
         if self.busy.tid() == 0 {
             self.busy.enter();
         }
-        let (mut deadline, mut over) = (None, timeout == Some(Duration::ZERO));
+        let (mut deadline, mut over, mut first) = (None, timeout == Some(Duration::ZERO), true);
         loop {
             let mut n = self.harvest(events, max.max(1));
             let stopped = self.ctl.shared.sockets.is_stopped();
@@ -239,7 +240,13 @@ impl Epoll {
             if busy.instance().is_some_and(|instance| instance.is_closed()) {
                 busy.set_instance(None);
             }
-            if busy.params.polls() && !self.forgotten {
+            // The doorbell of an application that prefers to poll may stay masked for long after it
+            // forgot the instance, so that what comes waits for a timer: two such applications that
+            // talk to each other would both sleep that long for each message, and never poll again
+            // at the right time. So each call polls.
+            let anew =
+                std::mem::take(&mut first) && busy.params.prefer_busy_poll && busy.params.busy_poll_usecs > 0;
+            if busy.params.polls() && (anew || !self.forgotten) {
                 busy.busy_loop(waiter, until);
                 if waiter.is_ready() && !is_over() {
                     continue;

@@ -7,6 +7,7 @@
 
 mod net_tx;
 mod polling;
+mod step_down;
 mod switch;
 mod vlan;
 mod worker;

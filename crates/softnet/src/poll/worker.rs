@@ -15,6 +15,7 @@ use softnet_core::napi::{NetRx, Scheduled};
 use softnet_core::sync::{Kick, Ordering, Receiver};
 
 use super::net_tx::NetTx;
+use super::step_down::StepDown;
 use super::{OnRelease, PollContext};
 use crate::config::Context;
 use crate::napi::{NapiInstance, Rx, TIMER, WAKE, WorkerShared, ring};
@@ -32,6 +33,7 @@ pub struct Worker {
     net_tx: NetTx,
     /// Rounds in a row that found nothing.
     empty: u32,
+    step_down: StepDown,
     env: PollContext,
 }
 
@@ -53,12 +55,12 @@ impl Worker {
         let waker = me.waker.clone();
         let kick: Kick = Arc::new(move || waker.wake());
         env.ctx.set_kick(&kick);
-        Ok(Worker { receiver, net_rx, net_tx, empty: 0, env, me: me.clone() })
+        Ok(Worker { receiver, net_rx, net_tx, empty: 0, step_down: StepDown::new(None), env, me: me.clone() })
     }
 
     /// Works until it is stopped.
     pub fn run(mut self) {
-        self.me.thread.enter();
+        self.step_down = StepDown::new(self.me.thread.enter());
         while !self.me.stop.load(Ordering::Acquire) {
             if !self.round() {
                 self.sleep();
@@ -95,6 +97,7 @@ impl Worker {
         }
         let work = self.env.run(&mut self.net_rx, &self.me.thread);
         self.empty = if work > 0 { 0 } else { self.empty.saturating_add(1) };
+        self.step_down.worked(self.env.now, &self.me.thread);
         true
     }
 
@@ -112,6 +115,7 @@ impl Worker {
             drop(announced);
             return thread.stats.rechecks.add(1);
         }
+        self.step_down.sleeps(thread);
         thread.stats.sleeps.add(1);
         thread.asleep.store(true, Ordering::Relaxed);
         let mut events = [const { std::mem::MaybeUninit::<epoll::Event>::uninit() }; 16];

@@ -23,7 +23,7 @@ pub(crate) fn bind(handle: &Handle, port: u16) -> UdpSocket {
     socket
 }
 
-fn send(lane: &mut Lane, port: u16) {
+pub(crate) fn send(lane: &mut Lane, port: u16) {
     assert_eq!(lane.send(&[datagram(0, own(0), (999, port), b"epoll")]), 1);
 }
 

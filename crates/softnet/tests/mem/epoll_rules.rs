@@ -9,7 +9,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::dup2;
 use softnet::net::{Epoll, EpollParams, Event, Interest};
 
-use super::epoll::{AT_ONCE, HOUR, PREFER, bind, deliver, drain, now};
+use super::epoll::{AT_ONCE, HOUR, PREFER, bind, deliver, drain, now, send};
 use super::poller::{mem0, set_knobs};
 use super::udp::start;
 use super::world::until;
@@ -104,6 +104,31 @@ fn what_is_told_in_vain_does_not_prolong_a_wait() {
         rustix::io::read(&silent, &mut [0; 8]).unwrap();
         dup2(&still_open, &mut fd).unwrap();
     }
+    world.end(lanes);
+}
+
+/// The doorbell stays masked and the timer has an hour to go: what comes is found by a poll of the set, or not at all.
+#[test]
+fn a_set_that_prefers_to_poll_does_so_in_each_call() {
+    let (world, mut lanes, handle) = start(&[1], true);
+    set_knobs(&world.view, 100, HOUR, 0);
+    let socket = bind(&handle, 7);
+    let mut epoll = Epoll::new(&handle).unwrap();
+    epoll.set_params(EpollParams { busy_poll_usecs: 50, ..PREFER }).unwrap();
+    epoll.ctl().add(&socket, Interest::IN, 1).unwrap();
+    // Which tells of the instance.
+    deliver(&world, &mut lanes[0], &socket);
+    assert_eq!((tokens(&mut epoll, 9), drain(&socket)), (vec![1], 1));
+    let (mut events, short) = (Vec::new(), Some(Duration::from_millis(1)));
+    for _ in 0..3 {
+        assert_eq!(epoll.wait(&mut events, 9, short).unwrap(), 0, "nothing came for longer than it polls");
+        let before = mem0(&world.view).busy_polls;
+        send(&mut lanes[0], 7);
+        until("it is found", || epoll.wait(&mut events, 9, short).unwrap() == 1);
+        assert!(mem0(&world.view).busy_polls > before);
+        assert_eq!(drain(&socket), 1);
+    }
+    drop((epoll, socket));
     world.end(lanes);
 }
 
