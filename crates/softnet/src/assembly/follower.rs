@@ -407,16 +407,24 @@ fn insert(
         }
         return;
     };
-    let routed = kernel.hops.first().is_some_and(|hop| hop.gateway.is_some());
+    let KernelRoute { metric, protocol, siblings, .. } = *kernel;
     let place = match place {
-        // Of IPv6 all next hops are told whenever one comes, and those of one metric are one route.
-        _ if prefix.addr().is_ipv6() && routed && kernel.protocol != PROTOCOL_RA => Place::Replace,
+        _ if listed => Place::Listed { siblings },
+        place if siblings => Place::Siblings { replace: place == RoutePlace::Replace },
         RoutePlace::Replace => Place::Replace,
-        _ if listed || prefix.addr().is_ipv6() => Place::Last,
-        RoutePlace::First => Place::First,
+        // IPv6 has no other place for one that comes.
         RoutePlace::Last => Place::Last,
+        RoutePlace::First if prefix.addr().is_ipv6() => Place::Last,
+        RoutePlace::First => Place::First,
     };
-    let KernelRoute { metric, protocol, .. } = *kernel;
+    if let Path::Group(members) = &path
+        && protocol == PROTOCOL_RA
+        && siblings
+    {
+        // One of them was told when it was alone, and taken for an advertisement's.
+        let alone = |has: &Path| matches!(has, Path::Hop(hop) if members.iter().any(|(member, _)| member == hop));
+        while rib.remove(prefix, |of, from, has| (of, from) == (metric, source) && alone(has)) {}
+    }
     rib.insert(&Route { prefix, path, metric, source, protocol }, place);
 }
 

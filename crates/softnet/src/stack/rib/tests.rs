@@ -112,6 +112,56 @@ fn routes_of_one_metric_have_an_order() {
     assert_eq!(world.rib.routes, 3);
 }
 
+/// What an overrun hid is mended by the list: also that a route was put before another one.
+#[test]
+fn a_list_restores_the_order() {
+    let mut world = World::new();
+    let order = |world: &World| -> Vec<Path> {
+        world.rib.rows(None, 10).into_iter().map(|(row, _)| row.path).collect()
+    };
+    let to = "10.9.0.0/16";
+    for last in [2, 3, 4] {
+        world.rib.insert(&route(to, via(1, last), 5), Place::Last);
+    }
+    world.rib.insert(&route(to, via(1, 9), 7), Place::Last);
+    world.publish();
+    world.rib.begin_dump();
+    for (last, metric) in [(4, 5), (5, 5), (2, 5), (9, 7)] {
+        world.rib.insert(&route(to, via(1, last), metric), Place::Listed { siblings: false });
+        assert_ne!(world.rib.first_usable(&world.rib.table[&prefix(to)]), 0, "it is never missing");
+    }
+    world.rib.sweep();
+    world.publish();
+    assert_eq!(order(&world), [via(1, 4), via(1, 5), via(1, 2), via(1, 9)]);
+    assert_eq!((world.rib.routes, world.ways("10.9.0.1")), (4, vec![(1, 4)]));
+}
+
+/// IPv6 joins next hops of one metric that have a gateway, and leaves others of that metric alone.
+#[test]
+fn siblings_replace_siblings_only() {
+    let mut world = World::new();
+    let order = |world: &World| -> Vec<Path> {
+        world.rib.rows(None, 10).into_iter().map(|(row, _)| row.path).collect()
+    };
+    let to = "10.9.0.0/16";
+    let group = Path::Group([2, 3].map(|last| (Hop::via(1, IpAddr::from([10, 0, 1, last])), 1)).into());
+    let siblings = Place::Siblings { replace: false };
+    world.rib.insert(&route(to, via(2, 9), 5), Place::Last);
+    world.rib.insert(&route(to, via(1, 2), 5), siblings);
+    assert_eq!(order(&world), [via(2, 9), via(1, 2)]);
+    world.rib.insert(&route(to, group.clone(), 5), siblings);
+    world.rib.insert(&route(to, via(3, 9), 5), Place::Last);
+    assert_eq!(order(&world), [via(2, 9), group.clone(), via(3, 9)]);
+    // `ip route replace`: of one kind, whichever is first.
+    world.rib.insert(&route(to, via(1, 7), 5), Place::Siblings { replace: true });
+    world.rib.insert(&route(to, via(2, 8), 5), Place::Replace);
+    assert_eq!(order(&world), [via(2, 8), via(1, 7), via(3, 9)]);
+    assert!(world.rib.remove(prefix(to), |_, _, path| *path == via(1, 7)));
+    world.rib.insert(&route(to, group.clone(), 5), Place::Siblings { replace: true });
+    assert_eq!(order(&world), [group, via(3, 9)]);
+    assert_eq!(world.rib.routes, 2);
+}
+
 #[test]
 fn flows_are_spread_and_a_member_that_goes_takes_none_with_it() {
     let mut world = World::new();
@@ -150,9 +200,13 @@ fn a_list_is_compared() {
     world.rib.insert(&Route { source: Source::STATIC, ..route("10.4.0.0/16", via(1, 9), 0) }, Place::First);
     world.publish();
     world.rib.begin_dump();
-    world.rib.insert(&route("10.1.0.0/16", via(1, 0), 0), Place::Last);
-    world.rib.insert(&route("10.3.0.0/16", via(2, 7), 0), Place::Last);
-    assert_eq!(world.rib.changes, [], "nothing is missing while the list is read");
+    let listed = Place::Listed { siblings: false };
+    world.rib.insert(&route("10.1.0.0/16", via(1, 0), 0), listed);
+    world.rib.insert(&route("10.3.0.0/16", via(2, 7), 0), listed);
+    let changed: Vec<_> = world.rib.changes.iter().map(|change| change.prefix).collect();
+    assert_eq!(changed, [prefix("10.3.0.0/16")], "nothing is missing while the list is read");
+    world.publish();
+    assert_eq!([world.ways("10.2.0.1"), world.ways("10.3.0.1")], [vec![(1, 1)], vec![(2, 7)]]);
     world.rib.sweep();
     world.publish();
     let all = ["10.1.0.1", "10.2.0.1", "10.3.0.1", "10.4.0.1"].map(|addr| world.ways(addr));
