@@ -44,7 +44,6 @@ const LIST_SHARE: u64 = 4;
 const ATTEMPTS: usize = 4;
 /// How often it is looked whether there is memory for a FIB that could not be published.
 const RETRY: u64 = 1_000_000_000;
-const PROTOCOL_RA: u8 = 9;
 
 /// See the [module](self).
 pub(crate) struct Follower {
@@ -417,15 +416,14 @@ fn insert(
         RoutePlace::First if prefix.addr().is_ipv6() => Place::Last,
         RoutePlace::First => Place::First,
     };
-    if let Path::Group(members) = &path
-        && protocol == PROTOCOL_RA
-        && siblings
-    {
-        // One of them was told when it was alone, and taken for an advertisement's.
-        let alone = |has: &Path| matches!(has, Path::Hop(hop) if members.iter().any(|(member, _)| member == hop));
+    let route = Route { prefix, path, metric, source, protocol };
+    rib.insert(&route, place);
+    if let (Path::Group(members), true) = (&route.path, siblings) {
+        // A daemon's route may say that it is of an advertisement. Alone it was taken for such.
+        let alone =
+            |has: &Path| matches!(has, Path::Hop(hop) if members.iter().any(|(member, _)| member == hop));
         while rib.remove(prefix, |of, from, has| (of, from) == (metric, source) && alone(has)) {}
     }
-    rib.insert(&Route { prefix, path, metric, source, protocol }, place);
 }
 
 fn remove(rib: &mut Rib, follower: Settings<'_>, devices: &HashMap<u32, u16>, kernel: &KernelRoute) {

@@ -227,6 +227,23 @@ fn routes_are_the_kernels() {
     ip(middle, "-6 route del 2001:db8:9::/48");
     assert_equal(&world);
 
+    // Of IPv6 those with a gateway are one route, beside which others of that metric stay.
+    let via6 = |i: usize| format!("via {} dev {}", host6(i), interface(i));
+    for (words, path) in [
+        ("add 2001:db8:a::/48", format!("dev {} metric 300", interface(1))),
+        ("append 2001:db8:a::/48", format!("{} metric 300", via6(2))),
+        ("append 2001:db8:a::/48", format!("{} metric 300", via6(1))),
+        ("append 2001:db8:a::/48", format!("dev {} metric 300", interface(0))),
+        ("replace 2001:db8:a::/48", format!("{} metric 300", via6(0))),
+        ("replace 2001:db8:a::/48", format!("dev {} metric 300", interface(2))),
+        ("add 2001:db8:b::/48", format!("{} metric 300 proto ra", via6(1))),
+        ("append 2001:db8:b::/48", format!("{} metric 300", via6(2))),
+        ("del 2001:db8:b::/48", format!("{} metric 300", via6(1))),
+    ] {
+        ip(middle, &format!("-6 route {words} {path}"));
+        assert_equal(&world);
+    }
+
     // Next-hop objects: a route says no more than a number, and follows when that is changed.
     ip(middle, &format!("nexthop add id 1 {}", via(1)));
     ip(middle, &format!("nexthop add id 2 {}", via(2)));

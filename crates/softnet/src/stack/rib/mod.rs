@@ -25,7 +25,7 @@ use softnet_core::ip::{Family, FibError, IpPrefix, LongestMatch, Prefix};
 use softnet_dev::hugepage::HugePages;
 
 use paths::Paths;
-pub(crate) use paths::{Hop, Path};
+pub(crate) use paths::{Gateways, Hop, Path};
 
 /// Where a route is from: what is lower goes first at the same metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -345,18 +345,13 @@ impl<A: Family> RibOf<A> {
     pub(crate) fn next_fib(&mut self) -> Result<Option<Arc<A::Fib>>, FibError> {
         let Some(twins) = self.twins.as_mut().filter(|_| !self.changes.is_empty()) else { return Ok(None) };
         let mut refused = 0;
-        let fib = twins.apply(self.changes.clone(), &HugePages, |_, _| refused += 1)?;
-        self.changes.clear();
+        let fib = twins.apply(&mut self.changes, &HugePages, |_, _| refused += 1)?;
         self.refused += refused;
         Ok(Some(fib))
     }
 
-    /// Brings next hops up to date. Returns gateways that are new.
-    pub(crate) fn publish(
-        &mut self,
-        routing: &mut Routing<A>,
-        ifaces: &[Option<Iface>],
-    ) -> Vec<(u16, IpAddr)> {
+    /// Brings next hops up to date. Returns which gateways came and went.
+    pub(crate) fn publish(&mut self, routing: &mut Routing<A>, ifaces: &[Option<Iface>]) -> Gateways {
         self.paths.publish(routing, ifaces)
     }
 

@@ -33,13 +33,14 @@ impl World {
         World { rib, tables }
     }
 
-    fn publish(&mut self) {
+    fn publish(&mut self) -> Gateways {
         let routing = Arc::make_mut(&mut self.tables.v4);
         if let Some(fib) = self.rib.next_fib().unwrap() {
             routing.fib = fib;
         }
-        self.rib.publish(routing, &[]);
+        let gateways = self.rib.publish(routing, &[]);
         assert!(!self.rib.is_changed());
+        gateways
     }
 
     /// Device and last byte of the gateway that packets to `addr` go by, for each of some flows.
@@ -190,6 +191,30 @@ fn flows_are_spread_and_a_member_that_goes_takes_none_with_it() {
     assert_eq!(world.tables.v4.groups.iter().filter(|group| !group.is_empty()).count(), 1);
 }
 
+#[test]
+fn gateways_come_and_go_with_their_routes() {
+    let mut world = World::new();
+    let key = |last: u8| (1u16, IpAddr::from([10, 0, 1, last]));
+    world.rib.insert(&route("10.1.0.0/16", via(1, 2), 0), Place::First);
+    world.rib.insert(&route("10.2.0.0/16", via(1, 2), 0), Place::First);
+    world.rib.insert(&route("10.3.0.0/16", via(1, 3), 0), Place::First);
+    let both = Path::Group([2, 4].map(|last| (Hop::via(1, key(last).1), 1)).into());
+    world.rib.insert(&route("10.4.0.0/16", both, 0), Place::First);
+    let first = world.publish();
+    assert_eq!((first.come, first.gone), (vec![key(2), key(3), key(4)], vec![]));
+    for to in ["10.1.0.0/16", "10.2.0.0/16", "10.3.0.0/16"] {
+        world.rib.remove(prefix(to), |_, _, _| true);
+    }
+    // One comes again before anything is published.
+    world.rib.remove(prefix("10.4.0.0/16"), |_, _, _| true);
+    world.rib.insert(&route("10.5.0.0/16", via(1, 4), 0), Place::First);
+    let second = world.publish();
+    let mut gone = second.gone;
+    gone.sort_unstable();
+    gone.dedup();
+    assert_eq!((second.come, gone), (vec![key(4)], vec![key(2), key(3)]));
+}
+
 /// No route that the list has is touched, and no other one stays.
 #[test]
 fn a_list_is_compared() {
@@ -274,7 +299,7 @@ proptest! {
                     touched.push(prefix);
                 }
                 Step::Open(dev, open) => world.rib.set_open(dev, open),
-                Step::Publish => world.publish(),
+                Step::Publish => _ = world.publish(),
             }
         }
         world.publish();
