@@ -7,7 +7,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
-use rustix::net::netlink::{self, SocketAddrNetlink};
+use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, connect, recv, send, socket_with,
 };
@@ -58,8 +58,8 @@ impl RouteLoader {
     /// # Errors
     /// Those of socket(2). Its use needs CAP_NET_ADMIN.
     pub fn new() -> io::Result<Self> {
-        let socket =
-            socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(netlink::ROUTE))?;
+        // Without a protocol it is NETLINK_ROUTE.
+        let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
         connect(&socket, &SocketAddrNetlink::new(0, 0))?;
         Ok(RouteLoader { socket, sequence: 0, bytes: Vec::new() })
     }
