@@ -29,6 +29,9 @@ pub struct Change<A> {
     pub nexthop: u32,
 }
 
+/// Changes that a list of them keeps room for.
+const KEPT: usize = 1 << 14;
+
 /// See the [module](self).
 pub struct FibTwins<A: Family> {
     published: Arc<A::Fib>,
@@ -77,9 +80,10 @@ impl<A: Family> FibTwins<A> {
                 Arc::new(self.published.copy_in(memory)?)
             }
         };
-        // Both lists keep their memory.
+        // Both lists keep their memory, but for that of a first load.
         std::mem::swap(&mut self.behind, changes);
         changes.clear();
+        changes.shrink_to(KEPT);
         if let Some(fib) = Arc::get_mut(&mut next) {
             self.behind.retain(|change| match put(fib, change, memory) {
                 Ok(()) => true,
