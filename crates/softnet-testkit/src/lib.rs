@@ -17,7 +17,7 @@
 //! what limited a measurement.
 //!
 //! Apart from this are [`datagrams`], UDP sockets in batches, for servers and clients at the ends; [`PacketSocket`],
-//! which sends and captures whole frames; [`InlineNapi`], a measuring client's own NAPI instance; and [`Block`], an
+//! which sends and captures whole frames; [`RouteLoader`], which changes the kernel's routes by the thousand; [`InlineNapi`], a measuring client's own NAPI instance; and [`Block`], an
 //! allocator's memory to compare packet memory with.
 //!
 //! **Tests**: [`net_allowed`] skips, or with `SOFTNET_REQUIRE_NET=1` fails, a test that lacks privileges; [`replay`] runs
@@ -32,6 +32,7 @@ mod frame;
 mod generator;
 mod inline_napi;
 mod packet;
+mod route_loader;
 mod sender;
 mod sink;
 mod testbed;
@@ -45,6 +46,7 @@ pub use frame::UdpFrame;
 pub use generator::{Generator, GeneratorConfig, Report};
 pub use inline_napi::InlineNapi;
 pub use packet::PacketSocket;
+pub use route_loader::{LoadedRoute, RouteChange, RouteLoader};
 pub use sink::{Sink, SinkFilter};
 pub use testbed::{KernelNapi, Testbed, Wire, sysctl};
 pub use testing::{lock_while_holder_is_hogged, net_allowed, replay};

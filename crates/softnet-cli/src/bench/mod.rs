@@ -20,6 +20,7 @@ mod others;
 mod proc_net;
 pub(crate) mod report;
 mod rfs;
+mod routes;
 mod rules;
 mod rx_handoff;
 mod shape;
@@ -112,6 +113,9 @@ pub(crate) enum Bench {
     /// Packets per second whose sources one worker translates, by number of connections
     #[command(after_help = nat::HELP)]
     Nat(nat::NatBench),
+    /// The kernel's routes by the million: to load, to keep, and to follow while packets pass (root)
+    #[command(after_help = routes::HELP)]
+    Routes(routes::Routes),
     /// One RX queue that brings more than one CPU can carry: one worker, hand-off, RPS, and the automatic choice
     #[command(after_help = rx_handoff::HELP)]
     RxHandoff(rx_handoff::RxHandoff),
@@ -246,6 +250,7 @@ impl Bench {
             Bench::NapiContext(b) => ("napi-context", &b.common),
             Bench::Rfs(b) => ("rfs", &b.common),
             Bench::Nat(b) => ("nat", &b.common),
+            Bench::Routes(b) => ("routes", &b.common),
             Bench::RxHandoff(b) => ("rx-handoff", &b.common),
             Bench::Shape(b) => ("shape", &b.common),
             Bench::SkbCache(b) => ("skb-cache", &b.common),
@@ -272,6 +277,7 @@ impl Bench {
             Bench::NapiContext(b) => b.run(),
             Bench::Rfs(b) => b.run(),
             Bench::Nat(b) => b.run(),
+            Bench::Routes(b) => b.run(),
             Bench::RxHandoff(b) => b.run(),
             Bench::Shape(b) => b.run(),
             Bench::SkbCache(b) => b.run(),
@@ -309,6 +315,7 @@ fn explained(name: &str) -> &'static str {
         "napi-context" => NAPI_CONTEXT,
         "rfs" => rfs::HELP,
         "nat" => nat::HELP,
+        "routes" => routes::HELP,
         "shape" => shape::HELP,
         "skb-cache" => skb_cache::HELP,
         "tcp-conn" => tcp::conn::HELP,
@@ -339,6 +346,7 @@ fn leading(name: &str) -> &'static [&'static str] {
         "nat" => &["mpps", "ns_per_packet", "gbit_s", "cpu_percent", "gbit_s_per_cpu"],
         "napi-context" => &["qps", "p50_us", "p99_us", "p999_us", "app_wait_percent", "poller_wait_percent"],
         "rfs" => rfs::LEADING,
+        "routes" => &["mpps", "load_s", "resident_mib", "updates_per_s", "dropped", "differ"],
         "skb-cache" => &["ns_per_pair", "mpps", "gbit_per_s", "ns_per_packet"],
         "shape" => &["mbit", "ratio", "cpu_percent", "wakeups_per_s", "timer_wakeups_per_s", "burst_percent"],
         "tcp-conn" => tcp::conn::LEADING,

@@ -8,7 +8,9 @@
 //! it was changed.
 //!
 //! Invariant: a copy is written to only while the twins alone hold it. If readers still have the
-//! one that was published before, it is left to them, and the published one is copied.
+//! one that was published before, it is left to them, and the published one is copied. So a reader that
+//! does not let go of what it has costs one copy once, and the memory of one table until it does: with
+//! `n` readers there are `n + 2` tables at the most.
 
 use std::sync::Arc;
 
@@ -26,6 +28,9 @@ pub struct Change<A> {
     /// The next hop.
     pub nexthop: u32,
 }
+
+/// Changes that a list of them keeps room for.
+const KEPT: usize = 1 << 14;
 
 /// See the [module](self).
 pub struct FibTwins<A: Family> {
@@ -58,13 +63,13 @@ impl<A: Family> FibTwins<A> {
     }
 
     /// Makes a FIB in which `changes` have been made, in their order, which the caller publishes.
-    /// Those that do not fit are left out, and handed to `refused`.
+    /// They are taken out. Those that do not fit are left out, and handed to `refused`.
     ///
     /// # Errors
-    /// There is no memory for another copy. Nothing has changed then.
+    /// There is no memory for another copy. Nothing has changed then, and `changes` are as they were.
     pub fn apply(
         &mut self,
-        mut changes: Vec<Change<A>>,
+        changes: &mut Vec<Change<A>>,
         memory: &impl TableMemory,
         mut refused: impl FnMut(Change<A>, FibError),
     ) -> Result<Arc<A::Fib>, FibError> {
@@ -75,9 +80,12 @@ impl<A: Family> FibTwins<A> {
                 Arc::new(self.published.copy_in(memory)?)
             }
         };
-        self.behind.clear();
+        // Both lists keep their memory, but for that of a first load.
+        std::mem::swap(&mut self.behind, changes);
+        changes.clear();
+        changes.shrink_to(KEPT);
         if let Some(fib) = Arc::get_mut(&mut next) {
-            changes.retain(|change| match put(fib, change, memory) {
+            self.behind.retain(|change| match put(fib, change, memory) {
                 Ok(()) => true,
                 Err(error) => {
                     refused(*change, error);
@@ -85,7 +93,6 @@ impl<A: Family> FibTwins<A> {
                 }
             });
         }
-        self.behind = changes;
         self.other = Some(std::mem::replace(&mut self.published, next.clone()));
         Ok(next)
     }
@@ -107,6 +114,8 @@ fn put<A: Family>(fib: &mut A::Fib, change: &Change<A>, memory: &impl TableMemor
 mod tests {
     use std::net::Ipv4Addr;
 
+    use proptest::prelude::*;
+
     use super::*;
     use crate::ip::family::{MAX_NEXT_HOPS, NO_ROUTE};
     use crate::ip::v4::fib::Fib;
@@ -118,7 +127,7 @@ mod tests {
     }
 
     fn apply(twins: &mut FibTwins<Ipv4Addr>, changes: &[Change<Ipv4Addr>]) -> Arc<Fib> {
-        twins.apply(changes.to_vec(), &Heap, |_, error| panic!("{error}")).unwrap()
+        twins.apply(&mut changes.to_vec(), &Heap, |_, error| panic!("{error}")).unwrap()
     }
 
     const TEN: u32 = 0x0a00_0001;
@@ -152,13 +161,78 @@ mod tests {
         assert_eq!(twins.copies(), 2);
     }
 
+    /// What a reader or the owner does.
+    #[derive(Clone, Debug)]
+    enum Step {
+        /// Some changes: each the number of a prefix, and what it leads to.
+        Apply(Vec<(usize, u32)>),
+        /// A reader takes what is published.
+        Take(usize),
+        /// A reader lets go.
+        Leave(usize),
+    }
+
+    const READERS: usize = 3;
+    /// None is in another one: which next hop is that of an address needs no longest match here.
+    const PREFIXES: [&str; 5] =
+        ["10.0.0.0/9", "10.128.0.0/16", "10.129.7.0/24", "10.129.8.0/25", "10.129.9.1/32"];
+
+    fn step() -> impl Strategy<Value = Step> {
+        let changes = prop::collection::vec((0..PREFIXES.len(), 0u32..4), 0..6);
+        prop_oneof![
+            changes.prop_map(Step::Apply),
+            (0..READERS).prop_map(Step::Take),
+            (0..READERS).prop_map(Step::Leave),
+        ]
+    }
+
+    proptest! {
+        /// Whatever readers hold, each of them sees the table as it was when it took it, the
+        /// published one has all changes, and there are as many copies as readers made necessary.
+        #[test]
+        fn no_reader_sees_a_change(steps in prop::collection::vec(step(), 0..60)) {
+            let prefixes = PREFIXES.map(|to| to.parse::<Prefix>().unwrap());
+            let mut published = Arc::new(Fib::default());
+            let mut twins = FibTwins::new(published.clone());
+            let mut now = [NO_ROUTE; PREFIXES.len()];
+            let mut readers: [Option<(Arc<Fib>, [u32; PREFIXES.len()])>; READERS] = Default::default();
+            for step in steps {
+                match step {
+                    Step::Apply(changes) => {
+                        let of = |&(i, nexthop): &(usize, u32)| {
+                            let of_len = if nexthop == NO_ROUTE { 0 } else { prefixes[i].len() };
+                            Change { prefix: prefixes[i], of_len, nexthop }
+                        };
+                        let mut list: Vec<_> = changes.iter().map(of).collect();
+                        let (ready, copies) = (twins.is_ready(), twins.copies());
+                        // What is published is let go of as it is replaced.
+                        drop(published);
+                        published = twins.apply(&mut list, &Heap, |_, error| panic!("{error}")).unwrap();
+                        changes.iter().for_each(|(i, nexthop)| now[*i] = *nexthop);
+                        prop_assert!(list.is_empty());
+                        prop_assert_eq!(twins.copies() - copies, u64::from(!ready));
+                    }
+                    Step::Take(i) => readers[i] = Some((published.clone(), now)),
+                    Step::Leave(i) => readers[i] = None,
+                }
+                let all = readers.iter().flatten().map(|(fib, then)| (fib, then)).chain([(&published, &now)]);
+                for (fib, then) in all {
+                    for (prefix, nexthop) in prefixes.iter().zip(then) {
+                        prop_assert_eq!(fib.lookup(prefix.addr().to_bits()), *nexthop);
+                        prop_assert_eq!(fib.lookup(prefix.last().to_bits()), *nexthop);
+                    }
+                }
+            }
+        }
+    }
+
     #[test]
     fn what_does_not_fit_is_left_out_of_both() {
         let mut twins = FibTwins::new(Arc::new(Fib::default()));
         let mut refused = Vec::new();
         for n in 1..4 {
-            let all = vec![change("11.0.0.0/8", MAX_NEXT_HOPS), change("10.0.0.0/8", n)];
-            let fib = twins.apply(all, &Heap, |change, _| refused.push(change.nexthop)).unwrap();
+            let mut all = vec![change("11.0.0.0/8", MAX_NEXT_HOPS), change("10.0.0.0/8", n)];
+            let fib = twins.apply(&mut all, &Heap, |change, _| refused.push(change.nexthop)).unwrap();
             assert_eq!((fib.lookup(TEN), fib.lookup(0x0b00_0001)), (n, NO_ROUTE));
         }
         assert_eq!(refused, [MAX_NEXT_HOPS; 3]);

@@ -31,6 +31,9 @@ pub const MAX_CAPTURES: usize = 4;
 /// Words of a thread's ring for one capture: 1 MiB.
 const RING: usize = 1 << 17;
 
+/// Records of a thread that are read before it is looked what others have.
+const RUN: usize = 64;
+
 /// Bytes of a packet that can be captured at the most: those of the longest aggregate.
 pub const MAX_SNAPLEN: usize = 65_536 + 64;
 
@@ -139,6 +142,8 @@ pub struct Taps {
 #[derive(Default)]
 struct State {
     captures: Vec<Capture>,
+    /// Readers that there are: of these captures, and of some that have ended and are still read out.
+    readers: usize,
     /// Changes so far.
     changes: u64,
     closed: bool,
@@ -168,15 +173,17 @@ impl Taps {
         self.on.load(Ordering::Relaxed) != 0
     }
 
-    /// Starts a capture, from about now on; it ends when the reader is dropped.
+    /// Starts a capture, from about now on; it ends when the reader is dropped, and until then no
+    /// other one has its place.
     pub fn start(self: &Arc<Self>, wanted: Wanted) -> Result<TapReader, TapError> {
         let mut state = self.lock();
         if state.closed {
             return Err(TapError::Closed);
         }
-        if state.captures.len() >= MAX_CAPTURES {
+        if state.readers >= MAX_CAPTURES {
             return Err(TapError::TooMany);
         }
+        state.readers += 1;
         let id = state.changes + 1;
         state.captures.push(Capture { id, wanted: Arc::new(wanted), readers: Vec::new() });
         self.changed(&mut state);
@@ -222,19 +229,21 @@ impl std::fmt::Debug for TapReader {
 }
 
 impl TapReader {
-    /// Appends records to `out` until that has `most` bytes or more, or there are none. Those of
-    /// one thread are in order. `now` is the time in ns of the stack's clock. Says whether the
-    /// capture goes on: the stack may have ended it.
-    pub fn read(&mut self, now: u64, most: usize, out: &mut Vec<u8>) -> bool {
+    /// Appends records of up to the time `till` to `out`, in the order of their times, until that
+    /// has `most` bytes or more, or there are none. `now` is the time in ns of the stack's clock.
+    /// Says whether the capture goes on: the stack may have ended it.
+    ///
+    /// A thread may be at work on a batch that has its time already. So the order is right if no
+    /// batch takes longer than from `till` to `now`, and each thread's own order always. Records of
+    /// a ring that is half full do not wait: better out of order than lost.
+    pub fn read(&mut self, (now, till): (u64, u64), most: usize, out: &mut Vec<u8>) -> bool {
         self.taps.clock.store(now, Ordering::Relaxed);
         let goes_on = {
             let mut state = self.taps.lock();
             let mine = state.captures.iter_mut().find(|capture| capture.id == self.id);
             mine.map(|capture| self.rings.append(&mut capture.readers)).is_some()
         };
-        for ring in &mut self.rings {
-            while out.len() < most && ring.pop(kept, out) {}
-        }
+        while out.len() < most && self.pop_first(till, most, out) {}
         let ended = &mut self.ended;
         self.rings.retain(|ring| {
             let stays = !ring.is_over();
@@ -242,6 +251,34 @@ impl TapReader {
             stays
         });
         goes_on
+    }
+
+    /// Appends the record with the lowest time, and those that follow in its ring up to the next
+    /// ring's, until `out` has `most` bytes. Whether there was one.
+    fn pop_first(&mut self, till: u64, most: usize, out: &mut Vec<u8>) -> bool {
+        let time = |ring: &RingReader| ring.second_word().filter(|time| *time <= till || ring.is_half_full());
+        let mut first: Option<(usize, u64)> = None;
+        let mut next = till;
+        for (i, ring) in self.rings.iter().enumerate() {
+            let Some(time) = time(ring) else { continue };
+            match first {
+                Some((_, lowest)) if lowest <= time => next = next.min(time),
+                before => {
+                    next = next.min(before.map_or(u64::MAX, |(_, lowest)| lowest));
+                    first = Some((i, time));
+                }
+            }
+        }
+        let Some((i, _)) = first else { return false };
+        let ring = &mut self.rings[i];
+        ring.pop(kept, out);
+        for _ in 1..RUN {
+            if out.len() >= most || ring.second_word().is_none_or(|time| time > next) {
+                break;
+            }
+            ring.pop(kept, out);
+        }
+        true
     }
 
     /// Packets that were wanted and lost, since they were not read out in time.
@@ -268,6 +305,7 @@ impl TapReader {
 impl Drop for TapReader {
     fn drop(&mut self) {
         self.stop();
+        self.taps.lock().readers -= 1;
     }
 }
 

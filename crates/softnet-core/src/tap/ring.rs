@@ -152,6 +152,18 @@ impl RingReader {
         true
     }
 
+    /// The second word of the next record's header; `None` if there is none.
+    pub(super) fn second_word(&self) -> Option<u64> {
+        let some = self.shared.tail.load(Ordering::Acquire) != self.head;
+        some.then(|| self.shared.word(self.head + 1).load(Ordering::Relaxed))
+    }
+
+    /// Whether half of the ring is in use, or more.
+    pub(super) fn is_half_full(&self) -> bool {
+        let used = self.shared.tail.load(Ordering::Relaxed).wrapping_sub(self.head);
+        used >= self.shared.words.len() as u64 / 2
+    }
+
     /// Whether the writer is gone, and everything was read.
     pub(super) fn is_over(&self) -> bool {
         // In this order: what it wrote last is seen once it is seen to be gone.

@@ -45,7 +45,7 @@ const ALL: Wanted =
 
 fn read(reader: &mut TapReader) -> Vec<u8> {
     let mut out = Vec::new();
-    reader.read(77, usize::MAX, &mut out);
+    reader.read((77, u64::MAX), usize::MAX, &mut out);
     out
 }
 
@@ -133,11 +133,66 @@ fn each_capture_gets_what_it_wants() {
     assert_eq!((times(&read(&mut of_queue)), times(&read(&mut of_dev))), (vec![2, 2], vec![1, 1]));
     let _fourth = taps.start(ALL).unwrap();
     assert_eq!(taps.start(ALL).map(drop), Err(TapError::TooMany));
+    // One that has stopped is still read out, and has its rings.
+    of_dev.stop();
+    assert_eq!(taps.start(ALL).map(drop), Err(TapError::TooMany));
     drop(of_dev);
     assert!(taps.start(ALL).is_ok());
     taps.close();
-    assert!(!of_port.read(0, usize::MAX, &mut Vec::new()));
+    assert!(!of_port.read((0, 0), usize::MAX, &mut Vec::new()));
     assert_eq!(taps.start(ALL).map(drop), Err(TapError::Closed));
+}
+
+/// Threads write to rings of their own; the reader puts the records in order.
+#[test]
+fn records_of_several_threads_are_in_order_of_time() {
+    let taps = Arc::new(Taps::default());
+    let mut reader = taps.start(ALL).unwrap();
+    let mut contexts = [context(&taps), context(&taps), context(&taps)];
+    let frame = udp(1);
+    let mut packets = batch(&mut contexts[0], &[&frame, &frame]);
+    for (time, i) in [(1, 2), (2, 0), (3, 0), (4, 1), (6, 2), (6, 1), (8, 0), (9, 2)] {
+        contexts[i].tap_in(time, i as u16, 0, &packets);
+    }
+    let seen = |bytes: &[u8]| records(bytes).iter().map(|r| (r.time, r.dev)).collect::<Vec<_>>();
+    let mut out = Vec::new();
+    // What is younger waits: a thread may be about to write something that is older.
+    assert!(reader.read((9, 6), usize::MAX, &mut out));
+    let expected = [(1, 2), (2, 0), (3, 0), (4, 1), (6, 1), (6, 2)];
+    assert_eq!(seen(&out), expected.map(|one| [one; 2]).concat());
+    contexts[1].tap_in(7, 1, 0, &packets);
+    // Packet by packet as well.
+    let mut times = Vec::new();
+    while {
+        out.clear();
+        reader.read((9, u64::MAX), 1, &mut out);
+        times.extend(seen(&out));
+        !out.is_empty()
+    } {}
+    times.dedup();
+    assert_eq!(times, [(7, 1), (8, 0), (9, 2)]);
+    packets.drain().for_each(|skb| contexts[0].deliver(skb));
+}
+
+/// A ring that fills is read out, however young its records are.
+#[test]
+fn a_ring_that_fills_does_not_wait() {
+    let taps = Arc::new(Taps::default());
+    let mut reader = taps.start(ALL).unwrap();
+    let mut ctx = context(&taps);
+    let mut packets = batch(&mut ctx, &[&[7; 1500][..]; 32]);
+    let mut out = Vec::new();
+    for round in 1..100 {
+        ctx.tap_in(5, 0, 0, &packets);
+        reader.read((5, 4), usize::MAX, &mut out);
+        assert_eq!(out.is_empty(), round * 32 * ring::words_of(1500) < RING / 2, "{round}");
+        if !out.is_empty() {
+            break;
+        }
+    }
+    assert!(!out.is_empty());
+    assert_eq!(reader.lost(), 0);
+    packets.drain().for_each(|skb| ctx.deliver(skb));
 }
 
 #[test]
@@ -191,7 +246,7 @@ fn a_full_ring_loses_packets_and_counts_them() {
     let mut out = Vec::new();
     while {
         out.clear();
-        reader.read(0, 10_000, &mut out);
+        reader.read((0, u64::MAX), 10_000, &mut out);
         !out.is_empty()
     } {
         assert!(out.len() < 10_000 + 8 * ring::words_of(1500));

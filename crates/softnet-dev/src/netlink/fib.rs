@@ -33,6 +33,7 @@ const RTM_NEWNEXTHOP: u16 = 104;
 const RTM_DELNEXTHOP: u16 = 105;
 const RTM_GETNEXTHOP: u16 = 106;
 const RTA_NH_ID: u16 = 30;
+const RTPROT_RA: u8 = 9;
 const RTNH_F_DEAD: u8 = 1;
 const NHA_ID: u16 = 1;
 const NHA_GROUP: u16 = 2;
@@ -92,6 +93,10 @@ pub struct KernelRoute {
     pub kind: RouteKind,
     /// Where packets go; several if the route is multipath.
     pub hops: Vec<KernelHop>,
+    /// IPv6: routes like this one of a prefix, table and metric are next hops of one route, and all
+    /// of them are told whenever one comes. Those are that have a gateway and were made neither by
+    /// a router's advertisement nor with a next-hop object (`rt6_qualify_for_ecmp`).
+    pub siblings: bool,
     /// It has something that is not followed: a tunnel's header, a gateway of the other family, a
     /// type of service, a source; or it sends look-ups to the next table (`throw`).
     pub unsupported: bool,
@@ -362,6 +367,7 @@ fn route(payload: &[u8], objects: &HashMap<u32, Object>) -> Option<KernelRoute> 
         protocol: header[5],
         kind,
         hops: Vec::new(),
+        siblings: false,
         unsupported: header[2] != 0 || header[3] != 0 || header[7] == RTN_THROW,
     };
     let (mut ifindex, mut gateway, mut object) = (None, None, None);
@@ -390,6 +396,10 @@ fn route(payload: &[u8], objects: &HashMap<u32, Object>) -> Option<KernelRoute> 
     // Not of one family.
     let odd = |hop: &KernelHop| hop.gateway.is_some_and(|gateway| gateway.is_ipv4() != none.is_ipv4());
     route.unsupported |= route.hops.iter().any(odd);
+    // What a daemon calls an advertisement's is joined nevertheless, as is seen once there are two.
+    let joined = header[5] != RTPROT_RA || route.hops.len() > 1;
+    let routed = !route.hops.is_empty() && route.hops.iter().all(|hop| hop.gateway.is_some());
+    route.siblings = none.is_ipv6() && object.is_none() && joined && routed;
     Some(route)
 }
 

@@ -183,9 +183,8 @@ fn queues(config: &PacketConfig, link: &Link, layout: Layout) -> SysResult<Vec<A
         let socket = PacketSocket::unbound(&NOTHING)?;
         let ring = Ring::new(&socket, layout)?;
         socket.set_send_buffer(SEND_BUFFER);
-        // A queue of the interface's own, where there is one, delays packets that have been in one of
-        // softnet's.
-        let _ = socket.set_option(libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1i32);
+        // Not with PACKET_QDISC_BYPASS, though a queue of the interface's own delays packets that have
+        // been in one of softnet's: by that way the kernel drops aggregates that it has to cut itself.
         // Joined as long as the socket lives: what neighbours and routers say to all.
         socket.all_multicast(link.index)?;
         socket.bind(link.index)?;

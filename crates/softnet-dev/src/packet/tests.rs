@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::thread::CapabilitySet;
 use softnet_core::SoftnetData;
-use softnet_core::skb::{Batch, CacheSizes, DropReason, HeapMemory, Region, Skb};
+use softnet_core::gso;
+use softnet_core::skb::{Batch, CacheSizes, Csum, DropReason, GsoType, HeapMemory, Region, Skb};
 
 use super::*;
 use crate::device::{LinkState, OpenDevice};
 use crate::ethtool::Ethtool;
-use crate::netlink::Netlink;
+use crate::netlink::{Netlink, Offload, set_offload};
 use crate::netns::NetNs;
 use crate::testing::{assert_whole, close, rings};
 use softnet_testkit::net_allowed;
@@ -296,6 +297,45 @@ fn checksums_that_a_peer_left_are_completed_and_its_segments_counted() {
     assert_eq!((sum, &udp[8..]), (0xffff, &b"a checksum, please"[..]));
     close(open, &mut world.ctx);
     world.end();
+}
+
+/// Aggregates leave as they are, and the kernel cuts them if the interface can't.
+#[test]
+fn aggregates_are_cut_for_an_interface_that_cannot() {
+    const MSS: usize = 1000;
+    const PAYLOAD: usize = 4500;
+    for whole in [true, false] {
+        let Some(mut world) = World::new(1500) else { return };
+        let [ours, theirs] = world.macs;
+        world.here.run(|| set_offload("s0", Offload::Tso, whole).unwrap()).unwrap();
+        let mut open = world.open(&PacketConfig::new("s0"));
+        let mut frame = world.frame(theirs, ours, 0x0800, 40 + PAYLOAD);
+        let total = (40 + PAYLOAD) as u16;
+        frame[14..24].copy_from_slice(&[0x45, 0, (total >> 8) as u8, total as u8, 0, 0, 0x40, 0, 64, 6]);
+        frame[24..38].copy_from_slice(&[0, 0, 10, 7, 0, 1, 10, 7, 0, 2, 0, 7, 0, 7]);
+        frame[38..54].copy_from_slice(&[0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x10, 1, 0, 0, 0, 0, 0]);
+        let mut skb = crate::rx_frames::copied(&mut world.ctx, [&frame, &[], &[]]).unwrap();
+        let head = skb.head_mut();
+        (head.l3, head.l4, head.protocol) = (14, 34, 6);
+        head.csum = Csum::Partial { start: 34, offset: 16 };
+        (head.gso_type, head.gso_size) = (GsoType::TcpV4, MSS as u16);
+        head.gso_segs = PAYLOAD.div_ceil(MSS) as u16;
+        gso::announce();
+        let mut batch = Batch::from(skb);
+        assert_eq!(open.tx[0].tx_burst(&mut world.ctx, &mut batch), 1);
+        let mut got = Vec::new();
+        while got.iter().map(|(_, bytes): &(usize, Vec<u8>)| bytes.len()).sum::<usize>() < PAYLOAD {
+            let frame = arrived(&world);
+            let seq = u32::from_be_bytes(frame[38..42].try_into().unwrap());
+            got.push((seq as usize, frame[54..].to_vec()));
+        }
+        let size = if whole { PAYLOAD } else { MSS };
+        let pieces = frame[54..].chunks(size).enumerate().map(|(i, bytes)| (i * size, bytes.to_vec()));
+        assert_eq!(got, pieces.collect::<Vec<_>>(), "{whole}");
+        assert_eq!(world.ctx.stats().dropped(), 0);
+        close(open, &mut world.ctx);
+        world.end();
+    }
 }
 
 #[test]

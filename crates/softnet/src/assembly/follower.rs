@@ -44,7 +44,6 @@ const LIST_SHARE: u64 = 4;
 const ATTEMPTS: usize = 4;
 /// How often it is looked whether there is memory for a FIB that could not be published.
 const RETRY: u64 = 1_000_000_000;
-const PROTOCOL_RA: u8 = 9;
 
 /// See the [module](self).
 pub(crate) struct Follower {
@@ -407,17 +406,24 @@ fn insert(
         }
         return;
     };
-    let routed = kernel.hops.first().is_some_and(|hop| hop.gateway.is_some());
+    let KernelRoute { metric, protocol, siblings, .. } = *kernel;
     let place = match place {
-        // Of IPv6 all next hops are told whenever one comes, and those of one metric are one route.
-        _ if prefix.addr().is_ipv6() && routed && kernel.protocol != PROTOCOL_RA => Place::Replace,
+        _ if listed => Place::Listed { siblings },
+        place if siblings => Place::Siblings { replace: place == RoutePlace::Replace },
         RoutePlace::Replace => Place::Replace,
-        _ if listed || prefix.addr().is_ipv6() => Place::Last,
-        RoutePlace::First => Place::First,
+        // IPv6 has no other place for one that comes.
         RoutePlace::Last => Place::Last,
+        RoutePlace::First if prefix.addr().is_ipv6() => Place::Last,
+        RoutePlace::First => Place::First,
     };
-    let KernelRoute { metric, protocol, .. } = *kernel;
-    rib.insert(&Route { prefix, path, metric, source, protocol }, place);
+    let route = Route { prefix, path, metric, source, protocol };
+    rib.insert(&route, place);
+    if let (Path::Group(members), true) = (&route.path, siblings) {
+        // A daemon's route may say that it is of an advertisement. Alone it was taken for such.
+        let alone =
+            |has: &Path| matches!(has, Path::Hop(hop) if members.iter().any(|(member, _)| member == hop));
+        while rib.remove(prefix, |of, from, has| (of, from) == (metric, source) && alone(has)) {}
+    }
 }
 
 fn remove(rib: &mut Rib, follower: Settings<'_>, devices: &HashMap<u32, u16>, kernel: &KernelRoute) {

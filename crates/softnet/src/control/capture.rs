@@ -67,6 +67,8 @@ const CHUNK: usize = 1 << 18;
 /// times as much.
 const IDLE: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 const NO_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+/// ns that a record waits for older ones of other threads, which may be at work on their batches.
+const REORDER: u64 = 1_000_000;
 /// How often a thread that waits for its client looks whether the stack is still there.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -115,7 +117,8 @@ fn serve(
     let mut out = Vec::with_capacity(CHUNK);
     loop {
         out.clear();
-        let goes_on = reader.read(now(), CHUNK, &mut out);
+        let now = now();
+        let goes_on = reader.read((now, now.saturating_sub(REORDER)), CHUNK, &mut out);
         write_all(&mut reader, &mut stream, &out)?;
         let timeout = if out.is_empty() { &IDLE } else { &NO_WAIT };
         let mut fds = [PollFd::new(&stream, PollFlags::IN)];
@@ -129,7 +132,7 @@ fn serve(
     reader.stop();
     loop {
         out.clear();
-        reader.read(now(), CHUNK, &mut out);
+        reader.read((now(), u64::MAX), CHUNK, &mut out);
         if out.is_empty() {
             break;
         }

@@ -18,7 +18,7 @@ use softnet_core::ip::tables::{Routing, Tables};
 use softnet_core::ip::{Family, FibError, IpPrefix, Prefix};
 
 use super::StackInner;
-use super::rib::{Hop, Path, Place, Rib, RibOf, Route, Source};
+use super::rib::{Gateways, Hop, Path, Place, Rib, RibOf, Route, Source};
 use crate::config::{Config, RouteTarget, is_link_local};
 use crate::util::lock;
 
@@ -54,25 +54,26 @@ impl StackInner {
         let (fib4, fib6) = (rib.v4.next_fib(), rib.v6.next_fib());
         let mut result = Ok(());
         let mut control = self.control();
-        let mut gateways = Vec::new();
+        let mut gateways = Gateways::default();
         control.replace_tables(self, |tables| {
             let Tables { v4, v6, ifaces, .. } = tables;
             let of4 = publish(&mut rib.v4, fib4, v4, ifaces, &mut gateways);
             let of6 = publish(&mut rib.v6, fib6, v6, ifaces, &mut gateways);
             result = of4.and(of6);
         });
-        control.slow.add_gateways(gateways);
+        control.slow.add_gateways(gateways.come);
+        control.slow.remove_gateways(&gateways.gone);
         result
     }
 }
 
-/// Publishes what was changed of a family, with its next FIB; adds gateways that are new.
+/// Publishes what was changed of a family, with its next FIB; adds which gateways came and went.
 fn publish<A: Family>(
     rib: &mut RibOf<A>,
     fib: Result<Option<Arc<A::Fib>>, FibError>,
     routing: &mut Arc<Routing<A>>,
     ifaces: &[Option<Iface>],
-    gateways: &mut Vec<(u16, IpAddr)>,
+    gateways: &mut Gateways,
 ) -> Result<(), FibError> {
     let fib = fib?;
     if fib.is_some() || rib.is_changed() {

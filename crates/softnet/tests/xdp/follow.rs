@@ -2,9 +2,11 @@
 //! and packets go by it.
 
 use std::collections::BTreeSet;
-use std::io::Write;
+use std::fmt::Write as _;
+use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -15,7 +17,7 @@ use softnet::config::{Config, FollowConfig};
 use softnet_dev::netns::NetNs;
 
 use super::hosts::ask;
-use super::world::{World, host, host6, interface, until};
+use super::world::{World, host, host6, interface, kernel, until};
 
 /// Runs `ip` with these arguments in `ns`.
 fn ip(ns: &NetNs, args: &str) -> String {
@@ -227,6 +229,23 @@ fn routes_are_the_kernels() {
     ip(middle, "-6 route del 2001:db8:9::/48");
     assert_equal(&world);
 
+    // Of IPv6 those with a gateway are one route, beside which others of that metric stay.
+    let via6 = |i: usize| format!("via {} dev {}", host6(i), interface(i));
+    for (words, path) in [
+        ("add 2001:db8:a::/48", format!("dev {} metric 300", interface(1))),
+        ("append 2001:db8:a::/48", format!("{} metric 300", via6(2))),
+        ("append 2001:db8:a::/48", format!("{} metric 300", via6(1))),
+        ("append 2001:db8:a::/48", format!("dev {} metric 300", interface(0))),
+        ("replace 2001:db8:a::/48", format!("{} metric 300", via6(0))),
+        ("replace 2001:db8:a::/48", format!("dev {} metric 300", interface(2))),
+        ("add 2001:db8:b::/48", format!("{} metric 300 proto ra", via6(1))),
+        ("append 2001:db8:b::/48", format!("{} metric 300", via6(2))),
+        ("del 2001:db8:b::/48", format!("{} metric 300", via6(1))),
+    ] {
+        ip(middle, &format!("-6 route {words} {path}"));
+        assert_equal(&world);
+    }
+
     // Next-hop objects: a route says no more than a number, and follows when that is changed.
     ip(middle, &format!("nexthop add id 1 {}", via(1)));
     ip(middle, &format!("nexthop add id 2 {}", via(2)));
@@ -339,49 +358,122 @@ fn no_packet_is_lost_by_a_route_that_stays() {
     world.end();
 }
 
+/// A daemon that a test started. It ends with this.
+struct Bird(Child);
+
+impl Drop for Bird {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Whether bird is there; says so if not.
+fn has_bird() -> bool {
+    let there = Command::new("bird").arg("--version").output().is_ok();
+    if !there {
+        eprintln!("skipped: bird is not installed");
+    }
+    there
+}
+
+/// Starts bird in `ns` with `protocols`, its files in `directory`. Its routes go to the kernel.
+fn bird(ns: &NetNs, directory: &Path, id: Ipv4Addr, protocols: &str) -> Bird {
+    let [conf, socket] = ["conf", "ctl"].map(|end| directory.join(format!("{id}.{end}")));
+    let text = format!(
+        "router id {id};\nprotocol device {{ scan time 1; }}\n\
+         protocol kernel {{ ipv4 {{ export all; import none; }}; }}\n{protocols}\n"
+    );
+    std::fs::write(&conf, text).unwrap();
+    let mut command = Command::new("bird");
+    command.arg("-f").arg("-c").arg(conf).arg("-s").arg(socket);
+    Bird(ns.run(|| command.spawn().unwrap()).unwrap())
+}
+
 /// bird, if it is there: a router beside softnet, on the same interfaces, and one behind it, which
 /// speak OSPF. What bird in the middle puts into the kernel's table softnet forwards by.
 #[test]
 fn a_routing_daemon_beside_softnet_works() {
     let Some(mut world) = World::new(2) else { return };
-    if Command::new("bird").arg("--version").output().is_err() {
-        eprintln!("skipped: bird is not installed");
+    if !has_bird() {
         return;
     }
     let given = give(&world, 1, "192.0.2.1/32");
     world.start_with(follows(world.config()));
     let directory = tempfile::tempdir().unwrap();
-    let start = |ns: &NetNs, name: &str, id: Ipv4Addr, interface: &str, stub: &str| {
-        let (conf, socket) =
-            (directory.path().join(format!("{name}.conf")), directory.path().join(format!("{name}.ctl")));
-        let text = format!(
-            "router id {id};\nprotocol device {{ scan time 1; }}\nprotocol direct {{ ipv4; interface \"lo\"; }}\n\
-             protocol kernel {{ ipv4 {{ export all; import none; }}; }}\nprotocol ospf v2 {{ ipv4 {{ import all; export all; }};\n\
-             area 0 {{ interface \"{interface}\" {{ hello 1; dead 4; type ptp; }}; {stub} }}; }}\n"
-        );
-        std::fs::write(&conf, text).unwrap();
-        ns.run(|| Command::new("bird").arg("-f").arg("-c").arg(&conf).arg("-s").arg(&socket).spawn().unwrap())
-            .unwrap()
+    let ospf = |interface: &str| {
+        format!(
+            "protocol direct {{ ipv4; interface \"lo\"; }}\n\
+             protocol ospf v2 {{ ipv4 {{ import all; export all; }};\n\
+             area 0 {{ interface \"{interface}\" {{ hello 1; dead 4; type ptp; }}; }}; }}"
+        )
     };
-    let mut birds = [
-        start(&world.middle, "middle", Ipv4Addr::new(10, 1, 0, 3), &interface(1), ""),
-        start(&world.hosts[1], "behind", host(1), "eth0", ""),
+    let birds = [
+        bird(&world.middle, directory.path(), kernel(1), &ospf(&interface(1))),
+        bird(&world.hosts[1], directory.path(), host(1), &ospf("eth0")),
     ];
-    let arrived = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        until("an echo by a route that OSPF brought", || reaches(&world, 0, "192.0.2.1"));
-        assert_equal(&world);
-        // A network more, and one less.
-        let _second = give(&world, 1, "192.0.2.2/32");
-        until("an echo by another one", || reaches(&world, 0, "192.0.2.2"));
-        ip(&world.hosts[1], "addr del 192.0.2.1/32 dev lo");
-        until("it is gone", || !followed(&world).iter().any(|(to, _, _)| to == "192.0.2.1/32"));
-        assert_equal(&world);
-    }));
-    for bird in &mut birds {
-        bird.kill().unwrap();
-        bird.wait().unwrap();
+    until("an echo by a route that OSPF brought", || reaches(&world, 0, "192.0.2.1"));
+    assert_equal(&world);
+    // A network more, and one less.
+    let second = give(&world, 1, "192.0.2.2/32");
+    until("an echo by another one", || reaches(&world, 0, "192.0.2.2"));
+    ip(&world.hosts[1], "addr del 192.0.2.1/32 dev lo");
+    until("it is gone", || !followed(&world).iter().any(|(to, _, _)| to == "192.0.2.1/32"));
+    assert_equal(&world);
+    drop((birds, second, given));
+    world.end();
+}
+
+/// The same with BGP, and a table: as much as a small provider has. When the session ends, they go.
+#[test]
+fn a_table_comes_by_bgp_and_goes() {
+    let Some(mut world) = World::new(2) else { return };
+    if !has_bird() {
+        return;
     }
-    arrived.unwrap();
-    drop(given);
+    const ROUTES: u32 = 100_000;
+    let given = give(&world, 1, "192.0.2.1/32");
+    world.start_with(follows(world.config()));
+    let directory = tempfile::tempdir().unwrap();
+    // bird speaks from the address that the kernel has on the wire.
+    let own = IpAddr::from(kernel(1));
+    let bgp = |own: IpAddr, number: u32, peer: IpAddr, of_peer: u32, policy: &str| {
+        format!(
+            "protocol bgp {{ local {own} as {number}; neighbor {peer} as {of_peer}; connect retry time 1;\n\
+             connect delay time 1; error wait time 1, 2; ipv4 {{ {policy} }}; }}\n"
+        )
+    };
+    let mut table = String::from("protocol static { ipv4;\n route 192.0.2.0/24 blackhole;\n");
+    for n in 0..ROUTES {
+        let to = Ipv4Addr::from((20 << 24) + (n << 8));
+        writeln!(table, " route {to}/24 blackhole;").unwrap();
+    }
+    table.push_str("}\n");
+    let peer = IpAddr::from(host(1));
+    let middle = bird(
+        &world.middle,
+        directory.path(),
+        kernel(1),
+        &bgp(own, 65_001, peer, 65_002, "import all; export none;"),
+    );
+    // It says what it has, and has none of it in its own kernel.
+    let behind = {
+        let conf = bgp(peer, 65_002, own, 65_001, "import none; export all; next hop self;");
+        let [file, socket] = ["behind.conf", "behind.ctl"].map(|name| directory.path().join(name));
+        let text = format!("router id {};\nprotocol device {{ scan time 1; }}\n{table}{conf}", host(1));
+        std::fs::write(&file, text).unwrap();
+        let mut command = Command::new("bird");
+        command.arg("-f").arg("-c").arg(file).arg("-s").arg(socket);
+        Bird(world.hosts[1].run(|| command.spawn().unwrap()).unwrap())
+    };
+    until("the table", || world.view().stats().routes > u64::from(ROUTES));
+    until("an echo by a route that BGP brought", || reaches(&world, 0, "192.0.2.1"));
+    assert_equal(&world);
+    let follow = world.view().stats().follow.unwrap();
+    assert_eq!((follow.fib_refused, follow.errors), (0, 0));
+    drop(behind);
+    until("the table is gone", || world.view().stats().routes < 100);
+    assert_equal(&world);
+    drop((middle, given));
     world.end();
 }

@@ -190,7 +190,7 @@ impl Bed {
 }
 
 /// Bytes of this process that are in memory.
-pub(super) fn resident() -> Result<u64, String> {
+pub(in crate::bench) fn resident() -> Result<u64, String> {
     let status = std::fs::read_to_string("/proc/self/status").map_err(text)?;
     let kib = status
         .lines()

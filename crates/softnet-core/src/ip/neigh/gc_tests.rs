@@ -92,6 +92,37 @@ fn a_scan_of_one_link_costs_the_others_nothing() {
     }
 }
 
+/// A daemon changes its routes' gateways for years: those of old ones are neighbours as any other.
+#[test]
+fn what_is_no_gateway_any_more_counts_and_goes() {
+    let params = NeighParams { gc_thresh1: 1, gc_thresh2: 2, gc_thresh3: 4, ..NeighParams::default() };
+    let mut b = Bench::new(params);
+    let old: Vec<(u16, IpAddr)> = (1..=10).map(|n| (1, host(n))).collect();
+    b.table.add_gateways(old.iter().copied());
+    for (dev, ip) in &old {
+        b.packet(0, *dev, *ip);
+        b.table.input(0, *dev, *ip, A, Heard::Reply, &mut b.actions);
+    }
+    b.log();
+    assert_eq!(b.table.entries().count(), 10, "gateways count towards no limit");
+    b.table.remove_gateways(&old[1..]);
+    assert_eq!(b.table.entries().count(), 10, "their packets go on meanwhile");
+    // Six seconds later none of them is too young to go.
+    b.asks(6 * S, 1, host(50));
+    assert_ne!(b.state(1, host(50)), NeighState::None);
+    assert!(b.table.entries().count() <= 1 + 4, "the gateway, and as many as may be");
+    assert_ne!(b.state(1, host(1)), NeighState::None, "it is one still");
+    // One that comes again is one again.
+    b.table.add_gateways([(1, host(60))]);
+    b.table.remove_gateways(&[(1, host(60)), (1, host(61))]);
+    b.table.add_gateways([(1, host(60))]);
+    b.packet(7 * S, 1, host(60));
+    b.table.input(7 * S, 1, host(60), A, Heard::Reply, &mut b.actions);
+    (100..120).for_each(|n| _ = b.asks(20 * S, 1, host(n)));
+    assert_ne!(b.state(1, host(60)), NeighState::None);
+    b.log();
+}
+
 /// RFC 6583: gateways, and those that are heard, keep their places while an address range is scanned at any rate, and new
 /// ones get theirs.
 #[test]

@@ -254,6 +254,18 @@ impl NeighTable {
         self.gateways.extend(gateways);
     }
 
+    /// No route leads by way of these any more: their entries count as any others, and
+    /// go as those do when others are to come.
+    pub fn remove_gateways(&mut self, gateways: &[(u16, IpAddr)]) {
+        for key in gateways {
+            self.gateways.remove(key);
+            let Some(entry) = self.entries.get_mut(key).filter(|entry| entry.gateway) else { continue };
+            let before = entry.counts_as();
+            entry.gateway = false;
+            self.timers.gc.change(*key, before, entry.counts_as());
+        }
+    }
+
     /// The entry of `key`, which is made if there is none and room for it.
     fn entry(&mut self, now: u64, key: Key, confirmed: bool, actions: &mut Actions) -> bool {
         if self.entries.contains_key(&key) {

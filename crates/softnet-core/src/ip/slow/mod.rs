@@ -206,6 +206,11 @@ impl SlowPath {
         self.neigh.add_gateways(gateways);
     }
 
+    /// No route leads by way of `gateways` any more, see [`NeighTable::remove_gateways`].
+    pub fn remove_gateways(&mut self, gateways: &[(u16, IpAddr)]) {
+        self.neigh.remove_gateways(gateways);
+    }
+
     /// Sets what ICMP messages are limited to, and what is done with IPv4 options.
     pub fn configure(&mut self, icmp: IcmpParams, options: OptionPolicy) {
         self.limit.configure(icmp);

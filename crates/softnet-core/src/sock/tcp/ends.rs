@@ -62,11 +62,9 @@ impl Ends {
         count.is_some_and(|count| !std::mem::replace(&mut count.held, true))
     }
 
-    /// Holds each end that `claim` claims of those that are not held.
-    pub(super) fn hold_each(&mut self, mut claim: impl FnMut(End) -> bool) {
-        for (end, count) in self.counts.iter_mut().flatten() {
-            count.held = count.held || claim(*end);
-        }
+    /// Those that are not held.
+    pub(super) fn not_held(&self) -> impl Iterator<Item = End> {
+        self.counts.iter().flatten().filter(|(_, count)| !count.held).map(|(end, _)| *end)
     }
 
     /// Those that were held, and are free since it was asked last.
@@ -113,13 +111,9 @@ mod tests {
         ends.remove(&flow(80, 2));
         // The next user of the end has to claim it anew.
         ends.add(&flow(80, 3));
-        let mut asked = Vec::new();
-        ends.hold_each(|end| {
-            asked.push(end);
-            true
-        });
-        ends.hold_each(|_| unreachable!("it is held"));
-        assert_eq!(asked, [(1, 80)]);
+        assert_eq!(ends.not_held().collect::<Vec<_>>(), [(1, 80)]);
+        assert!(ends.hold((1, 80)));
+        assert_eq!(ends.not_held().count(), 0);
         ends.clear();
         assert_eq!(ends.take_free().collect::<Vec<_>>(), [(1, 80)]);
     }

@@ -161,9 +161,9 @@ impl Shard {
         self.ends.hold(end)
     }
 
-    /// Holds, of the ends that are not, each that `claim` claims.
-    pub fn hold_ends(&mut self, claim: impl FnMut(End) -> bool) {
-        self.ends.hold_each(claim);
+    /// The ends that its connections have and that are not held.
+    pub fn ends_not_held(&self) -> impl Iterator<Item = End> {
+        self.ends.not_held()
     }
 
     /// Frames that its connections hold.

@@ -88,12 +88,19 @@ fn on_shard<R>(
 fn leave_end(shared: &Arc<StackInner>, end: &LocalEnd) {
     let ports = shared.sockets.ports();
     for number in 0..shared.sockets.tcp.shards() {
-        // If there is no room for one more, its connections are the kernel's to refuse.
-        let claim = |own: End| {
-            let is_it = own.1 == end.port && [ANY, own.0].contains(&end.addr);
-            is_it && ports.opened(&local_end(own)).is_ok()
-        };
-        on_shard(shared, number, |shard, _, _, _| shard.hold_ends(claim));
+        let is_it = |own: &End| own.1 == end.port && [ANY, own.0].contains(&end.addr);
+        let left: Vec<End> =
+            on_shard(shared, number, |shard, _, _, _| shard.ends_not_held().filter(is_it).collect());
+        // A claim is a system call, and pollers wait for no shard that long. Meanwhile the port is the
+        // listener's still.
+        for own in left {
+            // If there is no room for one more, its connections are the kernel's to refuse.
+            let claimed = ports.opened(&local_end(own)).is_ok();
+            // None may have it any more, or one that has come meanwhile may hold it.
+            if claimed && !on_shard(shared, number, |shard, _, _, _| shard.hold_end(own)) {
+                ports.closed(&local_end(own));
+            }
+        }
     }
     ports.closed(end);
 }

@@ -25,7 +25,7 @@ use softnet_core::ip::{Family, FibError, IpPrefix, LongestMatch, Prefix};
 use softnet_dev::hugepage::HugePages;
 
 use paths::Paths;
-pub(crate) use paths::{Hop, Path};
+pub(crate) use paths::{Gateways, Hop, Path};
 
 /// Where a route is from: what is lower goes first at the same metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,6 +58,8 @@ struct Entry {
     protocol: u8,
     /// The dump that it was seen in last.
     seen: u8,
+    /// Its path is all next hops that the kernel has of its kind, see [`Place::Siblings`].
+    siblings: bool,
 }
 
 /// The routes of a prefix, in the order in which they are used. Nearly all have one.
@@ -90,12 +92,23 @@ impl Entries {
 /// How a route stands to others of its prefix, source and metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// In the place of the first one.
+    /// In the place of the first one that is not of siblings, or else of the first.
     Replace,
     /// Before them.
     First,
     /// Behind them.
     Last,
+    /// IPv6's next hops of one metric, which the kernel joins and tells all of whenever one comes: in the place of those
+    /// that were told before. If there are none: in the place of the first route if `replace` says so, else behind all.
+    Siblings {
+        /// The kernel has replaced the first one.
+        replace: bool,
+    },
+    /// A list has it: behind those which that had before, and before all others.
+    Listed {
+        /// It is as [`Place::Siblings`] are.
+        siblings: bool,
+    },
 }
 
 /// A route.
@@ -147,34 +160,44 @@ impl<A: Family> RibOf<A> {
         let Route { prefix, metric, source, protocol, .. } = *route;
         let before = self.best(prefix);
         let mut all = self.table.get(&prefix).map_or_else(Vec::new, |entries| entries.all().to_vec());
+        let siblings = matches!(place, Place::Siblings { .. } | Place::Listed { siblings: true });
         let alike = |entry: &Entry| (entry.metric, entry.source) == (metric, source);
-        let like = all.iter().find(|entry| alike(entry)).map(|entry| entry.path);
-        let path = self.paths.acquire(&route.path, like);
-        let entry = Entry { path, metric, source, protocol, seen: self.dump };
-        let same = all.iter().position(|other| alike(other) && other.path == path);
+        let kin = |entry: &Entry| alike(entry) && entry.siblings == siblings;
         let first = all.iter().position(alike);
-        match (same, place, first) {
-            // In its place as well: one that is told again is no other one.
-            (Some(at), _, _) => {
-                all[at] = entry;
-                self.paths.release(path);
-            }
-            (None, Place::Replace, Some(at)) => {
-                let old = std::mem::replace(&mut all[at], entry);
-                self.paths.release(old.path);
-            }
-            _ => {
-                let key = |entry: &Entry| (entry.source != Source::OWN, entry.metric, entry.source);
-                let at = match place {
-                    Place::First => all.partition_point(|other| key(other) < key(&entry)),
-                    _ => all.partition_point(|other| key(other) <= key(&entry)),
-                };
-                all.insert(at, entry);
-                self.routes += 1;
-            }
+        let like = first.map(|at| all[at].path);
+        let path = self.paths.acquire(&route.path, like);
+        let entry = Entry { path, metric, source, protocol, seen: self.dump, siblings };
+        let same = all.iter().position(|other| alike(other) && other.path == path);
+        let of_kind = all.iter().position(kin);
+        // In its place as well: one that is told again is no other one.
+        let instead = same.or(match place {
+            Place::Replace | Place::Siblings { replace: true } => of_kind.or(first),
+            Place::Siblings { replace: false } | Place::Listed { siblings: true } => of_kind,
+            Place::First | Place::Last | Place::Listed { siblings: false } => None,
+        });
+        let listed = matches!(place, Place::Listed { .. });
+        let key = |entry: &Entry| (entry.source != Source::OWN, entry.metric, entry.source);
+        let old = match instead {
+            Some(at) if listed => Some(all.remove(at)),
+            Some(at) => Some(std::mem::replace(&mut all[at], entry)),
+            None => None,
+        };
+        if listed || old.is_none() {
+            let at = match place {
+                Place::First => all.partition_point(|other| key(other) < key(&entry)),
+                Place::Listed { .. } => {
+                    let dump = self.dump;
+                    let told = all.iter().rposition(|other| alike(other) && other.seen == dump);
+                    told.map_or_else(|| all.partition_point(|other| key(other) < key(&entry)), |at| at + 1)
+                }
+                _ => all.partition_point(|other| key(other) <= key(&entry)),
+            };
+            all.insert(at, entry);
         }
+        self.routes += usize::from(old.is_none());
         self.set(prefix, all);
         self.changed(prefix, before);
+        old.iter().for_each(|old| self.paths.release(old.path));
     }
 
     /// Takes away the first route of `prefix` for which `is` holds. Whether there was one.
@@ -322,18 +345,13 @@ impl<A: Family> RibOf<A> {
     pub(crate) fn next_fib(&mut self) -> Result<Option<Arc<A::Fib>>, FibError> {
         let Some(twins) = self.twins.as_mut().filter(|_| !self.changes.is_empty()) else { return Ok(None) };
         let mut refused = 0;
-        let fib = twins.apply(self.changes.clone(), &HugePages, |_, _| refused += 1)?;
-        self.changes.clear();
+        let fib = twins.apply(&mut self.changes, &HugePages, |_, _| refused += 1)?;
         self.refused += refused;
         Ok(Some(fib))
     }
 
-    /// Brings next hops up to date. Returns gateways that are new.
-    pub(crate) fn publish(
-        &mut self,
-        routing: &mut Routing<A>,
-        ifaces: &[Option<Iface>],
-    ) -> Vec<(u16, IpAddr)> {
+    /// Brings next hops up to date. Returns which gateways came and went.
+    pub(crate) fn publish(&mut self, routing: &mut Routing<A>, ifaces: &[Option<Iface>]) -> Gateways {
         self.paths.publish(routing, ifaces)
     }
 

@@ -90,6 +90,8 @@ pub(super) struct Paths {
     free_groups: Vec<u32>,
     /// Those that were not published as they are now.
     changed: BTreeSet<u32>,
+    /// Next hops that no route had any more, for a while at least, since they were published.
+    gone: Vec<Hop>,
     groups_changed: bool,
     /// The devices that are there.
     open: Vec<bool>,
@@ -106,6 +108,7 @@ impl Default for Paths {
             groups: Vec::new(),
             free_groups: Vec::new(),
             changed: BTreeSet::new(),
+            gone: Vec::new(),
             groups_changed: false,
             open: Vec::new(),
         }
@@ -166,6 +169,9 @@ impl Paths {
             self.groups[group as usize] = Arc::from([]);
             self.free_groups.push(group);
             self.groups_changed = true;
+        }
+        if let Parts::Hop(hop) = parts {
+            self.gone.extend(hop.gateway.map(|_| hop));
         }
         self.numbers.remove(&parts);
         self.free.push(number);
@@ -255,16 +261,21 @@ impl Paths {
         self.groups_changed || !self.changed.is_empty()
     }
 
-    /// Brings `routing` up to date. Returns gateways that are new.
+    /// Brings `routing` up to date. Returns which gateways came and went.
     pub(super) fn publish<A: Family>(
         &mut self,
         routing: &mut Routing<A>,
         ifaces: &[Option<Iface>],
-    ) -> Vec<(u16, IpAddr)> {
-        let mut gateways = Vec::new();
+    ) -> Gateways {
+        let mut gateways = Gateways::default();
+        for hop in std::mem::take(&mut self.gone) {
+            if !self.numbers.contains_key(&Parts::Hop(hop)) {
+                gateways.gone.extend(hop.gateway.map(|gateway| (hop.dev, gateway)));
+            }
+        }
         for number in std::mem::take(&mut self.changed) {
             let slot = &self.slots[number as usize];
-            gateways.extend(gateway(slot));
+            gateways.come.extend(gateway(slot));
             let hop = match &slot.parts {
                 Parts::Free => Adjacency::special(Kind::NoRoute),
                 Parts::Hop(hop) => hop.adjacency(),
@@ -276,6 +287,23 @@ impl Paths {
             routing.groups.clone_from(&self.groups);
         }
         gateways
+    }
+}
+
+/// What became of gateways, each known by device and address. One is in one list only.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Gateways {
+    /// Routes lead by them; they may have before.
+    pub come: Vec<(u16, IpAddr)>,
+    /// None does any more.
+    pub gone: Vec<(u16, IpAddr)>,
+}
+
+impl Gateways {
+    /// Adds those of another family.
+    pub(crate) fn extend(&mut self, other: Gateways) {
+        self.come.extend(other.come);
+        self.gone.extend(other.gone);
     }
 }
 

@@ -33,13 +33,14 @@ impl World {
         World { rib, tables }
     }
 
-    fn publish(&mut self) {
+    fn publish(&mut self) -> Gateways {
         let routing = Arc::make_mut(&mut self.tables.v4);
         if let Some(fib) = self.rib.next_fib().unwrap() {
             routing.fib = fib;
         }
-        self.rib.publish(routing, &[]);
+        let gateways = self.rib.publish(routing, &[]);
         assert!(!self.rib.is_changed());
+        gateways
     }
 
     /// Device and last byte of the gateway that packets to `addr` go by, for each of some flows.
@@ -112,6 +113,56 @@ fn routes_of_one_metric_have_an_order() {
     assert_eq!(world.rib.routes, 3);
 }
 
+/// What an overrun hid is mended by the list: also that a route was put before another one.
+#[test]
+fn a_list_restores_the_order() {
+    let mut world = World::new();
+    let order = |world: &World| -> Vec<Path> {
+        world.rib.rows(None, 10).into_iter().map(|(row, _)| row.path).collect()
+    };
+    let to = "10.9.0.0/16";
+    for last in [2, 3, 4] {
+        world.rib.insert(&route(to, via(1, last), 5), Place::Last);
+    }
+    world.rib.insert(&route(to, via(1, 9), 7), Place::Last);
+    world.publish();
+    world.rib.begin_dump();
+    for (last, metric) in [(4, 5), (5, 5), (2, 5), (9, 7)] {
+        world.rib.insert(&route(to, via(1, last), metric), Place::Listed { siblings: false });
+        assert_ne!(world.rib.first_usable(&world.rib.table[&prefix(to)]), 0, "it is never missing");
+    }
+    world.rib.sweep();
+    world.publish();
+    assert_eq!(order(&world), [via(1, 4), via(1, 5), via(1, 2), via(1, 9)]);
+    assert_eq!((world.rib.routes, world.ways("10.9.0.1")), (4, vec![(1, 4)]));
+}
+
+/// IPv6 joins next hops of one metric that have a gateway, and leaves others of that metric alone.
+#[test]
+fn siblings_replace_siblings_only() {
+    let mut world = World::new();
+    let order = |world: &World| -> Vec<Path> {
+        world.rib.rows(None, 10).into_iter().map(|(row, _)| row.path).collect()
+    };
+    let to = "10.9.0.0/16";
+    let group = Path::Group([2, 3].map(|last| (Hop::via(1, IpAddr::from([10, 0, 1, last])), 1)).into());
+    let siblings = Place::Siblings { replace: false };
+    world.rib.insert(&route(to, via(2, 9), 5), Place::Last);
+    world.rib.insert(&route(to, via(1, 2), 5), siblings);
+    assert_eq!(order(&world), [via(2, 9), via(1, 2)]);
+    world.rib.insert(&route(to, group.clone(), 5), siblings);
+    world.rib.insert(&route(to, via(3, 9), 5), Place::Last);
+    assert_eq!(order(&world), [via(2, 9), group.clone(), via(3, 9)]);
+    // `ip route replace`: of one kind, whichever is first.
+    world.rib.insert(&route(to, via(1, 7), 5), Place::Siblings { replace: true });
+    world.rib.insert(&route(to, via(2, 8), 5), Place::Replace);
+    assert_eq!(order(&world), [via(2, 8), via(1, 7), via(3, 9)]);
+    assert!(world.rib.remove(prefix(to), |_, _, path| *path == via(1, 7)));
+    world.rib.insert(&route(to, group.clone(), 5), Place::Siblings { replace: true });
+    assert_eq!(order(&world), [group, via(3, 9)]);
+    assert_eq!(world.rib.routes, 2);
+}
+
 #[test]
 fn flows_are_spread_and_a_member_that_goes_takes_none_with_it() {
     let mut world = World::new();
@@ -140,6 +191,30 @@ fn flows_are_spread_and_a_member_that_goes_takes_none_with_it() {
     assert_eq!(world.tables.v4.groups.iter().filter(|group| !group.is_empty()).count(), 1);
 }
 
+#[test]
+fn gateways_come_and_go_with_their_routes() {
+    let mut world = World::new();
+    let key = |last: u8| (1u16, IpAddr::from([10, 0, 1, last]));
+    world.rib.insert(&route("10.1.0.0/16", via(1, 2), 0), Place::First);
+    world.rib.insert(&route("10.2.0.0/16", via(1, 2), 0), Place::First);
+    world.rib.insert(&route("10.3.0.0/16", via(1, 3), 0), Place::First);
+    let both = Path::Group([2, 4].map(|last| (Hop::via(1, key(last).1), 1)).into());
+    world.rib.insert(&route("10.4.0.0/16", both, 0), Place::First);
+    let first = world.publish();
+    assert_eq!((first.come, first.gone), (vec![key(2), key(3), key(4)], vec![]));
+    for to in ["10.1.0.0/16", "10.2.0.0/16", "10.3.0.0/16"] {
+        world.rib.remove(prefix(to), |_, _, _| true);
+    }
+    // One comes again before anything is published.
+    world.rib.remove(prefix("10.4.0.0/16"), |_, _, _| true);
+    world.rib.insert(&route("10.5.0.0/16", via(1, 4), 0), Place::First);
+    let second = world.publish();
+    let mut gone = second.gone;
+    gone.sort_unstable();
+    gone.dedup();
+    assert_eq!((second.come, gone), (vec![key(4)], vec![key(2), key(3)]));
+}
+
 /// No route that the list has is touched, and no other one stays.
 #[test]
 fn a_list_is_compared() {
@@ -150,9 +225,13 @@ fn a_list_is_compared() {
     world.rib.insert(&Route { source: Source::STATIC, ..route("10.4.0.0/16", via(1, 9), 0) }, Place::First);
     world.publish();
     world.rib.begin_dump();
-    world.rib.insert(&route("10.1.0.0/16", via(1, 0), 0), Place::Last);
-    world.rib.insert(&route("10.3.0.0/16", via(2, 7), 0), Place::Last);
-    assert_eq!(world.rib.changes, [], "nothing is missing while the list is read");
+    let listed = Place::Listed { siblings: false };
+    world.rib.insert(&route("10.1.0.0/16", via(1, 0), 0), listed);
+    world.rib.insert(&route("10.3.0.0/16", via(2, 7), 0), listed);
+    let changed: Vec<_> = world.rib.changes.iter().map(|change| change.prefix).collect();
+    assert_eq!(changed, [prefix("10.3.0.0/16")], "nothing is missing while the list is read");
+    world.publish();
+    assert_eq!([world.ways("10.2.0.1"), world.ways("10.3.0.1")], [vec![(1, 1)], vec![(2, 7)]]);
     world.rib.sweep();
     world.publish();
     let all = ["10.1.0.1", "10.2.0.1", "10.3.0.1", "10.4.0.1"].map(|addr| world.ways(addr));
@@ -220,7 +299,7 @@ proptest! {
                     touched.push(prefix);
                 }
                 Step::Open(dev, open) => world.rib.set_open(dev, open),
-                Step::Publish => world.publish(),
+                Step::Publish => _ = world.publish(),
             }
         }
         world.publish();
