@@ -107,7 +107,7 @@ fn finish(end: &mut End) {
         let send = end.conn().info(&end.cfg).send;
         let flight = end.conn().unacked() - end.conn().unsent();
         let mut ack = peer(end);
-        ack.ack = ack.ack + flight;
+        ack.ack += flight;
         end.segment(&ack);
         let after = end.conn().info(&end.cfg).send;
         assert!(flight == 0 || after.bytes_acked > send.bytes_acked, "{send:?} {after:?}");
