@@ -11,7 +11,7 @@ use super::world::{World, interface, softnet, softnet6, until};
 
 #[allow(dead_code, unreachable_pub)]
 #[path = "../../examples/dns.rs"]
-mod dns;
+mod server;
 
 #[test]
 fn dig_is_answered_from_the_address_that_it_asked() {
@@ -22,7 +22,7 @@ fn dig_is_answered_from_the_address_that_it_asked() {
     let config = world.config_dual();
     world.start_with(config);
     let handle = world.handle();
-    let server = std::thread::spawn(move || dns::serve(&handle));
+    let server = std::thread::spawn(move || server::serve(&handle));
     for (host, ns) in world.hosts.iter().enumerate() {
         let asked: [IpAddr; 4] =
             [softnet(0).into(), softnet(1).into(), softnet6(0).into(), softnet6(1).into()];
@@ -50,14 +50,14 @@ fn dig_is_answered_from_the_address_that_it_asked() {
 fn what_is_no_question_gets_no_answer() {
     let asked = PktInfo { addr: softnet(0).into(), if_index: 1 };
     let question = b"\0\x07\x01\0\0\x01\0\0\0\0\0\0\x06whoami\x07softnet\0\0\x10\0\x01";
-    assert!(dns::answer(question, &asked, "s0").unwrap().ends_with(b"10.0.0.1 by s0"));
+    assert!(server::answer(question, &asked, "s0").unwrap().ends_with(b"10.0.0.1 by s0"));
     // However little of it there is, and whatever its lengths say.
-    assert!((0..question.len()).all(|len| dns::answer(&question[..len], &asked, "s0").is_none()));
+    assert!((0..question.len()).all(|len| server::answer(&question[..len], &asked, "s0").is_none()));
     for at in 0..question.len() {
         for byte in [0, 1, 0x3f, 0x40, 0xc0, 0xff] {
             let mut broken = *question;
             broken[at] = byte;
-            let _ = dns::answer(&broken, &asked, "s0");
+            let _ = server::answer(&broken, &asked, "s0");
         }
     }
 }
