@@ -10,14 +10,17 @@ mod demo;
 mod filter;
 mod instance;
 mod load;
+mod neigh;
 mod ntuple;
 mod qdisc;
+mod route;
 mod rss;
 mod run;
 mod set;
 mod show;
 mod text;
 mod top;
+mod words;
 
 use std::process::ExitCode;
 
@@ -45,12 +48,14 @@ Examples:
   softnet filter --help            redirect or mirror what a device sends or receives
   softnet set rss eth1 equal 4     spread flows over four of its RX queues, as `ethtool -X` would
   softnet ntuple --help            which packets go to which RX queue, as `ethtool -N` has it
+  softnet route --help             add, change, remove and look up routes, as `ip route` would
+  softnet neigh --help             fix and forget neighbours, as `ip neigh` would
   softnet capture eth1 udp port 53 packets that come and leave by it, as tcpdump shows them
   softnet bench forward            how fast this machine forwards
   softnet load 10.0.0.2:11211      how fast a memcached server answers over UDP
 
 run and demo need root, and so do the benches that use interfaces.
-show, top, set, qdisc, filter and ntuple need the user that runs the instance.
+show, top, set, qdisc, filter, ntuple, route and neigh need the user that runs the instance.
 `softnet COMMAND --help` says more.";
 
 #[derive(Subcommand)]
@@ -62,6 +67,8 @@ enum Command {
     Qdisc(qdisc::Qdisc),
     Filter(filter::FilterArgs),
     Ntuple(ntuple::NtupleArgs),
+    Route(route::RouteArgs),
+    Neigh(neigh::NeighArgs),
     Capture(capture::CaptureArgs),
     Demo(demo::Demo),
     #[command(after_help = load::HELP)]
@@ -100,6 +107,8 @@ fn main() -> ExitCode {
         Command::Qdisc(args) => qdisc::qdisc(&args),
         Command::Filter(args) => filter::filter(&args),
         Command::Ntuple(args) => ntuple::ntuple(&args),
+        Command::Route(args) => route::route(&args),
+        Command::Neigh(args) => neigh::neigh(&args),
         Command::Capture(args) => capture::capture(&args),
         Command::Demo(args) => demo::demo(&args),
         Command::Load(args) => load::load(&args),

@@ -3,6 +3,8 @@
 //! One thread. It sleeps until a neighbour's timer is due, a neighbour says something to all, the kernel reports a change of
 //! a link, a user wants an instance polled in another context, or the stack stops.
 
+mod live;
+
 use std::io;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
@@ -335,6 +337,10 @@ impl Housekeeper {
                 // There may be something to choose for only now.
                 self.auto.start(&self.shared);
                 set
+            }
+            change @ (Change::Route(_) | Change::Neigh(_)) => {
+                let changed = self.change_live(change).map(|n| vec![u32::try_from(n).unwrap_or(u32::MAX)]);
+                changed.map_err(ControlError::from)
             }
         };
         // A requester that does not wait for it any more has told its user so.

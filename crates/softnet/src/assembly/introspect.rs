@@ -20,8 +20,8 @@ use crate::control::show::{
     SteeringRow, Table, WorkerRow,
 };
 use crate::control::{
-    ControlError, Handler, NtupleAnswer, Request, RssAnswer, Set, SetFilter, SetKnobs, SetNtuple, SetQdisc,
-    SetRss, SetSteering, Target,
+    ControlError, Handler, LiveAnswer, NtupleAnswer, Request, RssAnswer, Set, SetFilter, SetKnobs, SetNeigh,
+    SetNtuple, SetQdisc, SetRoute, SetRss, SetSteering, Target,
 };
 use crate::device::{StackDevice, filter};
 use crate::napi::{NapiInstance, PollThread};
@@ -81,6 +81,23 @@ impl Introspect {
     pub fn set_steering(&self, set: SetSteering) -> Result<Vec<SteeringRow>, ControlError> {
         let ids = self.commander.make(Change::Steering(set))?;
         Ok(self.steering().into_iter().filter(|row| ids.contains(&row.id)).collect())
+    }
+
+    /// Changes routes, and returns when packets follow that. The error says what is wrong with the
+    /// request, and then nothing changed.
+    pub fn set_route(&self, set: SetRoute) -> Result<LiveAnswer, ControlError> {
+        self.change_live(Change::Route(set))
+    }
+
+    /// Changes neighbours, and returns when that is done. The error says what is wrong with the
+    /// request, and then nothing changed.
+    pub fn set_neigh(&self, set: SetNeigh) -> Result<LiveAnswer, ControlError> {
+        self.change_live(Change::Neigh(set))
+    }
+
+    fn change_live(&self, change: Change) -> Result<LiveAnswer, ControlError> {
+        let changed = self.commander.make(change)?.into_iter().map(u64::from).sum();
+        Ok(LiveAnswer { changed })
     }
 
     /// Changes a filter, at once. Returns those of its device; the error says what is wrong with it, and then nothing changed.
@@ -398,6 +415,9 @@ impl Handler for Introspect {
             Request::Rss(set) => return value(self.set_rss(&set).map_err(text)?),
             Request::Ntuple(set) => return value(self.set_ntuple(&set).map_err(text)?),
             Request::Knobs(set) => return value(self.set_knobs(&set).map_err(text)?),
+            Request::Route(set) => return value(self.set_route(set).map_err(text)?),
+            Request::Lookup(addr) => return value(self.lookup(addr)),
+            Request::Neigh(set) => return value(self.set_neigh(set).map_err(text)?),
             Request::Capture(_) => return Err("a capture takes a connection of its own".into()),
         };
         match table {

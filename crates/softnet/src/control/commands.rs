@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
-use super::{ControlError, Set, SetQdisc, SetSteering};
+use super::{ControlError, Set, SetNeigh, SetQdisc, SetRoute, SetSteering};
 use crate::util::Waker;
 
 /// How long to wait for an answer. A switch takes as long as the polls that run now.
@@ -19,6 +19,10 @@ pub enum Change {
     Qdisc(SetQdisc),
     /// Which workers go on with what RX queues bring.
     Steering(SetSteering),
+    /// Routes.
+    Route(SetRoute),
+    /// Neighbours.
+    Neigh(SetNeigh),
 }
 
 /// A change, and where to say what became of it.
