@@ -33,7 +33,9 @@ pub use requests::{
     Action, Direction, MirredAction, NtupleAnswer, Request, Response, RssAnswer, Set, SetFilter, SetKnobs,
     SetMirred, SetNtuple, SetQdisc, SetRss, SetSteering, Target,
 };
-pub use routing::{LiveAction, LiveAnswer, LookupHop, NextHop, RouteLookup, RouteType, SetNeigh, SetRoute};
+pub use routing::{
+    LiveAction, LiveAnswer, LookupHop, NextHop, Reloaded, RouteLookup, RouteType, SetAddr, SetNeigh, SetRoute,
+};
 pub(crate) use server::{Handler, Server};
 
 use listener::{Probe, may_be, probe};

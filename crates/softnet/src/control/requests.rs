@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use super::capture::SetCapture;
-use super::routing::{SetNeigh, SetRoute};
+use super::routing::{SetAddr, SetNeigh, SetRoute};
 use super::show::{NtupleRow, RssRow, Table};
 use crate::config::{Context, Knobs, SteeringMode};
 
@@ -38,6 +38,11 @@ pub enum Request {
     Lookup(IpAddr),
     /// A change of neighbours, answered when it is done: by a [`LiveAnswer`](crate::control::LiveAnswer).
     Neigh(SetNeigh),
+    /// A change of addresses, answered when it is done: by a [`LiveAnswer`](crate::control::LiveAnswer).
+    Addr(SetAddr),
+    /// The configuration is to be read again, answered when the difference is applied: by a
+    /// [`Reloaded`](crate::control::Reloaded).
+    Reload,
     /// Packets from now on: answered by a [`CaptureInfo`](crate::control::CaptureInfo), after which
     /// the connection is the capture's.
     Capture(SetCapture),

@@ -93,6 +93,26 @@ pub struct SetNeigh {
     pub lladdr: Option<String>,
 }
 
+/// A change of a device's addresses: `{"action": "add", "dev": "eth1", "addr": "10.0.0.5/24"}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetAddr {
+    /// What to do.
+    pub action: LiveAction,
+    /// The device.
+    pub dev: String,
+    /// The address with the length of its network. Needed by all but a flush.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub addr: Option<String>,
+}
+
+/// What became of a configuration that was read again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reloaded {
+    /// What was changed, a line for each thing; none if the configuration says what it said.
+    pub changes: Vec<String>,
+}
+
 /// What became of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LiveAnswer {

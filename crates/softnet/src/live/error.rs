@@ -4,6 +4,8 @@ use std::net::IpAddr;
 
 use softnet_core::ip::{FibError, IpPrefix};
 
+use crate::config::ConfigErrors;
+
 /// See the module. Nothing was changed then, unless it says otherwise.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -74,6 +76,49 @@ pub enum LiveError {
     /// A device is closed at the moment.
     #[error("{0} is not open: its interface is gone")]
     NotOpen(String),
+    /// A device has that address already.
+    #[error("{dev} has {addr} already")]
+    AddrExists {
+        /// The address.
+        addr: IpAddr,
+        /// The device that has it.
+        dev: String,
+    },
+    /// A device does not have that address.
+    #[error("{dev} does not have {addr}; {there}")]
+    NoAddr {
+        /// The address asked for.
+        addr: String,
+        /// The device.
+        dev: String,
+        /// Those that it has.
+        there: String,
+    },
+    /// The kernel has the address, too.
+    #[error(
+        "{dev}: the kernel has {addr}, too, on {holder}: what is sent there would reach softnet alone. Remove it \
+         there, or set `shared = true` in its [[device]], which shares it, or `force = true`"
+    )]
+    KernelHas {
+        /// The address.
+        addr: IpAddr,
+        /// The device.
+        dev: String,
+        /// The interface that has it.
+        holder: String,
+    },
+    /// The configuration would be wrong with that.
+    #[error("nothing was changed: {0}")]
+    Config(#[source] ConfigErrors),
+    /// What a new configuration says otherwise can't be changed while the stack runs.
+    #[error("nothing was changed: {} can't be changed while it runs; restart for that", .0.join(", "))]
+    Restart(Vec<String>),
+    /// The stack was not started from a configuration file.
+    #[error("there is no configuration to read again: the instance was not started from a file")]
+    NoFile,
+    /// Something of a new configuration is impossible here.
+    #[error("nothing was changed: {0}")]
+    Impossible(String),
     /// There is no memory for the forwarding table: the change is made with the next one.
     #[error("noted, but not in force before there is memory for the forwarding table: {0}")]
     Fib(#[from] FibError),

@@ -1,15 +1,22 @@
-//! Changes of a running stack that its configuration would have had otherwise: routes, neighbours.
+//! Changes of a running stack that its configuration would have had otherwise: routes, neighbours,
+//! addresses; and another configuration in place of the one that it was started with.
 //!
 //! Called by the housekeeper, the only thread that makes them, so that one is complete before the
 //! next begins. Invariant: what is refused changed nothing.
 
+mod addr;
 mod error;
 mod neigh;
+mod reload;
 mod route;
+mod told;
 
+pub(crate) use addr::changed as changed_addresses;
 pub use error::LiveError;
 pub(crate) use neigh::change as change_neigh;
+pub(crate) use reload::{Merged, merge};
 pub(crate) use route::change as change_route;
+pub(crate) use told::{Told, print_of};
 
 use crate::config::{Config, DeviceConfig};
 

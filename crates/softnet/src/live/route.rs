@@ -86,7 +86,7 @@ fn flush(shared: &StackInner, config: &Config, set: &SetRoute) -> Result<u64, Li
         Path::Group(members) => members.iter().any(|(hop, _)| hop.dev == dev),
     };
     let mut rib = shared.routes.read();
-    let gone: Vec<Route> = rib.by_hand();
+    let gone: Vec<Route> = rib.routes_from(Source::MANUAL).collect();
     let within = |route: &&Route| {
         of.is_none_or(|dev| by(&route.path, dev))
             && to.is_none_or(|to| to.len() <= route.prefix.len() && to.contains(route.prefix.addr()))

@@ -444,9 +444,9 @@ impl Rib {
         }
     }
 
-    /// The routes that were added by hand.
-    pub(crate) fn by_hand(&self) -> Vec<Route> {
-        self.v4.routes_from(Source::MANUAL).chain(self.v6.routes_from(Source::MANUAL)).collect()
+    /// All routes from `source`.
+    pub(crate) fn routes_from(&self, source: Source) -> impl Iterator<Item = Route> {
+        self.v4.routes_from(source).chain(self.v6.routes_from(source))
     }
 
     /// As [`RibOf::set_open`].
