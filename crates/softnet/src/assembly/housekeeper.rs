@@ -17,7 +17,7 @@ use softnet_core::ip::iface::Iface;
 use softnet_core::ip::input::Ingress;
 use softnet_core::ip::slow::Announce;
 use softnet_core::napi::Napi;
-use softnet_core::qdisc::{DevParams, Spec};
+use softnet_core::qdisc::DevParams;
 use softnet_core::skb::DropReason;
 use softnet_core::stack::dev_tx::DevTx;
 use softnet_core::sync::{AtomicBool, Ordering};
@@ -27,7 +27,7 @@ use softnet_dev::{DeviceInfo, OpenDevice, SysResult};
 use super::snooper::Snooper;
 use crate::config::{Config, PartialCsum};
 use crate::control::commands::{Change, Command};
-use crate::control::{ControlError, Set, SetQdisc, Target};
+use crate::control::{ControlError, Set, Target};
 use crate::device::{OpenParts, StackDevice, vlan};
 use crate::driver::{DeviceError, Opener};
 use crate::live::Told;
@@ -308,34 +308,6 @@ impl Housekeeper {
             _ => dev.set_threaded(None, set.threaded),
         }
         Ok(instances.iter().map(|instance| instance.napi.id).collect())
-    }
-
-    /// Changes the disciplines of a device, and remembers that for its next life.
-    fn set_qdisc(&mut self, set: &SetQdisc) -> Result<(), ControlError> {
-        let (dev, _) = self.shared.find(&Target::Dev(set.dev.clone()))?;
-        let spec = set.qdisc.as_ref().map(|text| text.parse::<Spec>()).transpose()?;
-        let live = dev.live.load_full();
-        let Some(live) = live else {
-            return Err(ControlError::NotOpen(set.dev.clone()));
-        };
-        let mut settings = lock(&dev.qdiscs);
-        let next = settings.apply(set.action, set.queue, spec, live.tx.queues.len())?;
-        let (default_qdisc, now) = (&self.config.stack.default_qdisc, self.shared.clock.now());
-        let mut layout = lock(&live.layout);
-        // Built before anything is changed, since it may be refused. The switch to one queue comes first and away from
-        // one last, so that no packet is sent to a queue whose discipline is gone. (A batch may still come whose sender had
-        // chosen its queue before: that is not waited for.)
-        let built = Layout::build(&next, live.tx.queues.len(), default_qdisc, &live.params);
-        let built = built?;
-        let single = built.0.is_single();
-        if single {
-            live.tx.single.store(true, Ordering::Relaxed);
-        }
-        layout.change(built, &live.tx.queues, &live.params, &mut self.ctx, now);
-        live.tx.single.store(single, Ordering::Relaxed);
-        *settings = next;
-        self.ctx.drain();
-        Ok(())
     }
 
     fn execute(&mut self, command: Command) {

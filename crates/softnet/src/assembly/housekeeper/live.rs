@@ -14,16 +14,19 @@ use softnet_core::ip::IpPrefix;
 use softnet_core::ip::iface::Iface;
 use softnet_core::ip::slow::Announce;
 use softnet_core::nat::{Nat, seconds};
+use softnet_core::qdisc::Spec;
+use softnet_core::sync::Ordering;
 use softnet_dev::DeviceInfo;
 
 use super::Housekeeper;
 use crate::config::{Config, DeviceConfig, InterfaceAddr, available_cpus, is_link_local};
 use crate::control::commands::Change;
-use crate::control::{Action, Set, SetAddr, SetQdisc, Target};
+use crate::control::{Action, ControlError, Set, SetAddr, SetQdisc, Target};
 use crate::live::{LiveError, Merged, change_neigh, change_route, changed_addresses, merge, print_of};
 use crate::stack::rib::{Path, Place, Source};
 use crate::stack::routes;
-use crate::util::note;
+use crate::tx::qdisc::Layout;
+use crate::util::{lock, note};
 
 /// How long to wait for threads that still go by old tables.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -350,6 +353,34 @@ impl Housekeeper {
         if added + removed > 0 {
             done.push(format!("neighbours: {added} added or changed, {removed} removed"));
         }
+    }
+
+    /// Changes the disciplines of a device, and remembers that for its next life.
+    pub(super) fn set_qdisc(&mut self, set: &SetQdisc) -> Result<(), ControlError> {
+        let (dev, _) = self.shared.find(&Target::Dev(set.dev.clone()))?;
+        let spec = set.qdisc.as_ref().map(|text| text.parse::<Spec>()).transpose()?;
+        let live = dev.live.load_full();
+        let Some(live) = live else {
+            return Err(ControlError::NotOpen(set.dev.clone()));
+        };
+        let mut settings = lock(&dev.qdiscs);
+        let next = settings.apply(set.action, set.queue, spec, live.tx.queues.len())?;
+        let (default_qdisc, now) = (&self.config.stack.default_qdisc, self.shared.clock.now());
+        let mut layout = lock(&live.layout);
+        // Built before anything is changed, since it may be refused. The switch to one queue comes first and away from
+        // one last, so that no packet is sent to a queue whose discipline is gone. (A batch may still come whose sender had
+        // chosen its queue before: that is not waited for.)
+        let built = Layout::build(&next, live.tx.queues.len(), default_qdisc, &live.params);
+        let built = built?;
+        let single = built.0.is_single();
+        if single {
+            live.tx.single.store(true, Ordering::Relaxed);
+        }
+        layout.change(built, &live.tx.queues, &live.params, &mut self.ctx, now);
+        live.tx.single.store(single, Ordering::Relaxed);
+        *settings = next;
+        self.ctx.drain();
+        Ok(())
     }
 
     /// Knobs, the context and the discipline of a device, where they are configured otherwise.
