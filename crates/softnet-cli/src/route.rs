@@ -193,7 +193,7 @@ pub(crate) fn route(args: &RouteArgs) -> Result<(), Failure> {
 pub(crate) fn text(found: &RouteLookup) -> String {
     if found.routes.is_empty() {
         return format!(
-            "no route to {}: packets are dropped (no_route), and answered with an ICMP error\n",
+            "no route to {}: packets are dropped (ip_outnoroutes), and answered with an ICMP error\n",
             found.addr
         );
     }

@@ -118,7 +118,7 @@ fn routes_are_added_replaced_and_removed_while_it_runs() {
     assert_eq!(view.set_route(flush.clone()).unwrap().changed, 1);
     assert_eq!(view.set_route(flush).unwrap().changed, 0);
     send(&mut lanes[0], dst, 4);
-    until("the drop", || drops(&world, "no_route") == 1);
+    until("the drop", || drops(&world, "ip_outnoroutes") == 1);
     // One of the configuration can be removed, too.
     view.set_route(route(LiveAction::Del, "10.101.0.0/16", &[])).unwrap();
     assert_eq!(view.lookup(IpAddr::from([10, 101, 0, 1])).routes, []);
@@ -290,6 +290,6 @@ fn an_address_comes_and_goes_with_what_follows_from_it() {
     assert_eq!(world.view.lookup(far.into()).routes, []);
     assert!(!world.view.neighbours().iter().any(|row| row.ip == IpAddr::from(far)), "its network is gone");
     send(&mut lanes[0], far, 3);
-    until("the drop", || drops(&world, "no_route") == 1);
+    until("the drop", || drops(&world, "ip_outnoroutes") == 1);
     world.end(lanes);
 }

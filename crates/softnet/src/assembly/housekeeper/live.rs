@@ -123,6 +123,7 @@ impl Housekeeper {
                 self.opener.addresses_changed(&config.request(dev as u16));
             }
             self.forget_off_link(dev as u16);
+            self.fix_configured(dev as u16);
             let had = &before.devices[dev].addresses;
             if config.devices[dev].addresses.iter().any(|own| !had.contains(own)) {
                 self.announce(dev as u16);
@@ -168,6 +169,25 @@ impl Housekeeper {
         for addr in stale {
             self.shared
                 .slow_path(&mut self.ctx, |slow, ctx, view, out| slow.forget(ctx, view, (dev, addr), out));
+        }
+    }
+
+    /// Fixes the configuration's neighbours of a device that are forgotten: their network is back.
+    fn fix_configured(&mut self, dev: u16) {
+        let config = self.config.clone();
+        let device = &config.devices[usize::from(dev)];
+        if self.shared.devices[usize::from(dev)].live.load().is_none() {
+            return;
+        }
+        for neighbour in config.neighbours.iter().filter(|neighbour| neighbour.dev == device.name) {
+            let ip = neighbour.address;
+            let on_link = is_link_local(ip) || device.addresses.iter().any(|own| own.has_host(ip));
+            if on_link && !self.shared.control().slow.neighbours().is_permanent(dev, ip) {
+                let fixed = (dev, ip, neighbour.mac);
+                self.shared.slow_path(&mut self.ctx, |slow, ctx, view, out| {
+                    slow.set_permanent(ctx, view, fixed, out);
+                });
+            }
         }
     }
 
