@@ -127,7 +127,7 @@ mod tests {
         merge(running, &Told::new(told, 0), &config(new), 0).map_err(|error| error.to_string())
     }
 
-    const OLD: &str = "[[device]]\nname = \"a\"\naddresses = [\"10.0.0.1/24\"]\n[[device]]\nname = \"b\"\n";
+    const OLD: &str = "[[device]]\nname = \"a\"\naddresses = [\"10.0.0.1/24\"]\n[[device]]\nname = \"b\"\naddresses = [\"10.1.0.1/24\"]\n";
 
     fn addresses(config: &Config) -> Vec<String> {
         config.devices[0].addresses.iter().map(InterfaceAddr::to_string).collect()
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn a_device_that_is_not_there_any_more_keeps_its_number() {
         let old = config(OLD);
-        let now = merged(&old, &old, "[[device]]\nname = \"b\"\n").unwrap();
+        let now = merged(&old, &old, "[[device]]\nname = \"b\"\naddresses = [\"10.1.0.1/24\"]\n").unwrap();
         assert_eq!((now.absent, addresses(&now.config)), (vec![true, false], vec![]));
         let back = merge(&now.config, &now.told, &old, 0).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(
@@ -165,7 +165,10 @@ mod tests {
             (format!("[stack]\nframes = 32768\nmax_sockets = 9\n{OLD}"), "stack.frames, stack.max_sockets"),
             (OLD.replace("name = \"b\"", "name = \"b\"\nworkers = [0]"), "device \"b\".workers"),
             (OLD.replace("name = \"b\"", "name = \"b\"\nring = 128"), "device \"b\".driver"),
-            (format!("{OLD}[[device]]\nname = \"c\"\n"), "device \"c\" (it is new)"),
+            (
+                format!("{OLD}[[device]]\nname = \"c\"\naddresses = [\"10.2.0.1/24\"]\n"),
+                "device \"c\" (it is new)",
+            ),
             (format!("{OLD}[tcp]\ncongestion_control = \"reno\"\n"), "tcp"),
         ] {
             let error = merged(&old, &old, &new).err().unwrap();

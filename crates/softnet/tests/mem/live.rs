@@ -38,6 +38,15 @@ fn drops(world: &World, reason: &str) -> u64 {
     world.view.drops().iter().filter(|row| row.reason == reason).map(|row| row.packets).sum()
 }
 
+/// Ends the flow when it is dropped.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Runs `work` while packets pass from port 0 to port 1, each of which arrives, in order.
 fn while_packets_pass(lanes: Vec<Lane>, work: impl FnOnce()) -> Vec<Lane> {
     let done = AtomicBool::new(false);
@@ -64,8 +73,11 @@ fn while_packets_pass(lanes: Vec<Lane>, work: impl FnOnce()) -> Vec<Lane> {
             lanes.extend(from.drain(..).chain(to.drain(..)));
             lanes
         });
-        work();
-        done.store(true, Ordering::Relaxed);
+        {
+            // Also if an assertion fails: the flow is waited for.
+            let _end = End(&done);
+            work();
+        }
         flow.join().unwrap()
     })
 }
@@ -227,7 +239,7 @@ fn a_new_configuration_loses_nothing_that_it_does_not_concern() {
         wrong.devices.remove(3);
         wrong.routes.pop();
         wrong.neighbours.pop();
-        wrong.devices[2].addresses.clear();
+        wrong.devices[2].addresses = vec!["10.22.0.1/24".parse().unwrap()];
         wrong.routes.retain(|route| route.to != prefix("10.102.0.0/16"));
         wrong.neighbours.retain(|neighbour| neighbour.dev != "mem2");
         wrong.stack.max_sockets = 77;

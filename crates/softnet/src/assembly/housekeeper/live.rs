@@ -75,6 +75,9 @@ impl Housekeeper {
         let mut alone = config.clone();
         // Sets were emptied; and neighbours stay that are on no network for a while, as in the kernel.
         (alone.filter, alone.neighbours) = (Default::default(), Vec::new());
+        // Devices that the configuration does not have any more; and one whose last address was taken
+        // away by hand, as `ip` would.
+        alone.devices.retain(|device| !device.addresses.is_empty());
         alone.check(&available_cpus()).map_err(LiveError::Config)?;
         for (dev, device) in config.devices.iter().enumerate() {
             let before = &self.config.devices[dev].addresses;
