@@ -1,7 +1,5 @@
 //! `softnet filter`: redirects and mirrors packets of a running instance, in the words of `tc filter`.
 
-use std::slice::Iter;
-
 use softnet::control::Direction::{Egress, Ingress};
 use softnet::control::MirredAction::{Mirror, Redirect};
 use softnet::control::show::{DevRow, FilterRow, Table};
@@ -9,6 +7,7 @@ use softnet::control::{Action, Client, ClientError, Direction, MirredAction, Req
 
 use crate::Failure;
 use crate::text::print;
+use crate::words::Words;
 
 /// Redirect or mirror packets of a running instance to another device.
 #[derive(clap::Args)]
@@ -72,47 +71,9 @@ enum Order {
     Set(SetFilter),
 }
 
-/// The words that are still to be read.
-struct Words<'a>(Iter<'a, String>);
-
-impl Words<'_> {
-    fn is_empty(&self) -> bool {
-        self.0.as_slice().is_empty()
-    }
-
-    fn next(&mut self, expected: &str) -> Result<&str, String> {
-        self.0.next().map(String::as_str).ok_or_else(|| format!("expected {expected} next, found nothing"))
-    }
-
-    fn exactly(&mut self, word: &str) -> Result<(), String> {
-        match self.next(word)? {
-            found if found == word => Ok(()),
-            found => Err(format!("expected {word}, found {found:?}")),
-        }
-    }
-
-    fn one_of<T: Copy>(&mut self, choice: &[(&str, T)]) -> Result<T, String> {
-        let names: Vec<&str> = choice.iter().map(|(name, _)| *name).collect();
-        let expected = match names.split_last() {
-            Some((last, [])) => (*last).into(),
-            Some((last, others)) => format!("{} or {last}", others.join(", ")),
-            None => String::new(),
-        };
-        let found = self.next(&expected)?;
-        let chosen = choice.iter().find(|(name, _)| *name == found);
-        chosen.map(|(_, value)| *value).ok_or_else(|| format!("expected {expected}, found {found:?}"))
-    }
-
-    /// `dev DEV`.
-    fn dev(&mut self) -> Result<String, String> {
-        self.exactly("dev")?;
-        self.next("the name of a device").map(Into::into)
-    }
-}
-
 /// Reads an order.
 fn parse(words: &[String]) -> Result<Order, String> {
-    let mut words = Words(words.iter());
+    let mut words = Words::new(words);
     let orders = [
         ("show", None),
         ("add", Some(Action::Add)),
@@ -131,10 +92,8 @@ fn parse(words: &[String]) -> Result<Order, String> {
             Order::Set(SetFilter { dev, parent, action, mirred })
         }
     };
-    match words.0.next() {
-        Some(word) => Err(format!("expected nothing more, found {word:?}")),
-        None => Ok(order),
-    }
+    words.end()?;
+    Ok(order)
 }
 
 /// `matchall action mirred ingress|egress redirect|mirror dev DEV`.

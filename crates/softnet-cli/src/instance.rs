@@ -25,6 +25,11 @@ pub(crate) struct Running {
 }
 
 impl Running {
+    /// What it can tell of itself, and how it is changed.
+    pub(crate) fn view(&self) -> &Introspect {
+        &self.view
+    }
+
     /// Leads to it, for code that opens sockets. `None` once it was stopped.
     pub(crate) fn handle(&self) -> Option<Handle> {
         self.stack.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(Stack::handle)

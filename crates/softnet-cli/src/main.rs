@@ -4,14 +4,18 @@
 //! message says what to do next.
 #![deny(unsafe_code)]
 
+mod addr;
 mod bench;
 mod capture;
 mod demo;
 mod filter;
 mod instance;
 mod load;
+mod neigh;
 mod ntuple;
 mod qdisc;
+mod reload;
+mod route;
 mod rss;
 mod run;
 mod set;
@@ -19,6 +23,7 @@ mod show;
 mod supervisor;
 mod text;
 mod top;
+mod words;
 
 use std::process::ExitCode;
 
@@ -46,12 +51,16 @@ Examples:
   softnet filter --help            redirect or mirror what a device sends or receives
   softnet set rss eth1 equal 4     spread flows over four of its RX queues, as `ethtool -X` would
   softnet ntuple --help            which packets go to which RX queue, as `ethtool -N` has it
+  softnet route --help             add, change, remove and look up routes, as `ip route` would
+  softnet neigh --help             fix and forget neighbours, as `ip neigh` would
+  softnet addr --help              add and remove addresses, as `ip addr` would
+  softnet reload                   read the configuration again, and apply the difference
   softnet capture eth1 udp port 53 packets that come and leave by it, as tcpdump shows them
   softnet bench forward            how fast this machine forwards
   softnet load 10.0.0.2:11211      how fast a memcached server answers over UDP
 
 run and demo need root, and so do the benches that use interfaces.
-show, top, set, qdisc, filter and ntuple need the user that runs the instance.
+show, top, set, qdisc, filter, ntuple, route, neigh, addr and reload need the user that runs the instance.
 `softnet COMMAND --help` says more.";
 
 #[derive(Subcommand)]
@@ -63,6 +72,10 @@ enum Command {
     Qdisc(qdisc::Qdisc),
     Filter(filter::FilterArgs),
     Ntuple(ntuple::NtupleArgs),
+    Route(route::RouteArgs),
+    Neigh(neigh::NeighArgs),
+    Addr(addr::AddrArgs),
+    Reload(reload::Reload),
     Capture(capture::CaptureArgs),
     Demo(demo::Demo),
     #[command(after_help = load::HELP)]
@@ -101,6 +114,10 @@ fn main() -> ExitCode {
         Command::Qdisc(args) => qdisc::qdisc(&args),
         Command::Filter(args) => filter::filter(&args),
         Command::Ntuple(args) => ntuple::ntuple(&args),
+        Command::Route(args) => route::route(&args),
+        Command::Neigh(args) => neigh::neigh(&args),
+        Command::Addr(args) => addr::addr(&args),
+        Command::Reload(args) => reload::reload(&args),
         Command::Capture(args) => capture::capture(&args),
         Command::Demo(args) => demo::demo(&args),
         Command::Load(args) => load::load(&args),

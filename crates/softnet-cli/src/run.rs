@@ -1,15 +1,19 @@
 //! `softnet run`: a stack from a configuration file, until a signal ends it.
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::Signal;
 use softnet::config::Config;
+use softnet::control::Reloaded;
 use softnet_dev::netlink::Netlink;
 use softnet_dev::process::{Signals, ignore_signals, return_large_memory};
 
 use crate::Failure;
 use crate::instance::{self, Instance};
+use crate::reload;
 use crate::supervisor;
 use crate::text::print;
 
@@ -49,7 +53,7 @@ Of an interface, softnet takes IPv4 frames to its MAC address (except for IP add
 
 Needs root, or CAP_NET_ADMIN, CAP_BPF, CAP_NET_RAW and CAP_IPC_LOCK. While it runs, `softnet show` looks inside.
 
-SIGINT and SIGTERM end it; SIGHUP, SIGUSR1 and SIGUSR2 are ignored, and the configuration is read at the start only.
+SIGINT and SIGTERM end it; SIGUSR1 and SIGUSR2 are ignored. SIGHUP has it read the configuration again, as `softnet reload` does: what differs is applied, or, if it is wrong, nothing is changed.
 
 Started by systemd in a unit of Type=notify, it says when it runs and when it stops (sd_notify).
 
@@ -84,26 +88,58 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
     }
     ignore_signals();
     // Before any other thread is made: they inherit that the signals are blocked.
-    let signals = Signals::new().map_err(|error| Failure::of("waiting for signals", error))?;
+    let signals = Signals::with_hangup().map_err(|error| Failure::of("waiting for signals", error))?;
     let path = config.stack.socket_path();
     let name = config.stack.name.clone();
     let stack = instance::start_shown(config)?;
+    let (file, force) = (args.config.clone(), args.force);
+    stack.view().on_reload(move || {
+        let mut config = Config::load(&file)?;
+        config.devices.iter_mut().for_each(|device| device.force |= force);
+        Ok(config)
+    });
     // The router runs whether or not this is read.
     let _ = print(&format!(
         "{name}: running: {summary}; `softnet show stats --name {}`\n",
         shown_name(&name, &path)
     ));
     supervisor::ready(&format!("running: {summary}"));
-    wait(&signals, None);
+    while next_signal(&signals) == Signal::HUP.as_raw() {
+        match stack.view().reload() {
+            Ok(done) => log(&format!("{name}: configuration read again: {}", told(&done))),
+            Err(error) => log(&format!("{name}: configuration read again: {error}\n")),
+        }
+    }
     supervisor::stopping();
     // A second signal ends it at once, without a tidy end.
     std::thread::spawn(move || {
-        wait(&signals, None);
+        while next_signal(&signals) == Signal::HUP.as_raw() {}
         std::process::exit(1);
     });
     stack.stop();
     let _ = print(&format!("{name}: stopped\n"));
     Ok(())
+}
+
+/// What a reload changed, below each other.
+fn told(done: &Reloaded) -> String {
+    let lines = reload::text(done);
+    if done.changes.len() > 1 { format!("\n{lines}") } else { lines }
+}
+
+/// Says it on standard error, which nothing may read any more: the router runs on.
+fn log(text: &str) {
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}
+
+/// Waits for a signal.
+fn next_signal(signals: &Signals) -> i32 {
+    loop {
+        let _ = poll(&mut [PollFd::new(signals, PollFlags::IN)], None);
+        if let Some(signal) = signals.taken() {
+            return signal;
+        }
+    }
 }
 
 /// How `softnet show --name` finds the instance.

@@ -20,13 +20,22 @@ pub struct Signals {
 impl Signals {
     /// From now on SIGINT and SIGTERM no longer end the process: code that waits for the descriptor does.
     pub fn new() -> io::Result<Self> {
+        Self::of(&[libc::SIGINT, libc::SIGTERM])
+    }
+
+    /// The same, and SIGHUP too comes by the descriptor.
+    pub fn with_hangup() -> io::Result<Self> {
+        Self::of(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP])
+    }
+
+    fn of(signals: &[i32]) -> io::Result<Self> {
         // SAFETY: sigset_t is plain data for which all zeros is a value; sigemptyset then makes it a valid set.
         let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
-        // SAFETY: `set` is a valid set that outlives the calls, and both signals exist.
-        unsafe {
-            libc::sigemptyset(&mut set);
-            libc::sigaddset(&mut set, libc::SIGINT);
-            libc::sigaddset(&mut set, libc::SIGTERM);
+        // SAFETY: `set` is a valid set that outlives the call.
+        unsafe { libc::sigemptyset(&mut set) };
+        for signal in signals {
+            // SAFETY: `set` is a valid set that outlives the call, and all of these signals exist.
+            unsafe { libc::sigaddset(&mut set, *signal) };
         }
         // SAFETY: `set` is a valid set; the old mask is not asked for.
         let error = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) };

@@ -28,6 +28,7 @@ pub mod driver;
 pub mod fuzz;
 #[doc(hidden)]
 pub mod internals;
+mod live;
 mod metrics;
 mod napi;
 pub mod net;

@@ -12,9 +12,10 @@ use softnet::control::show::{
     ConntrackRow, DevRow, DropRow, FilterRow, NapiRow, NatStats, NeighRow, NtupleRow, QdiscRow, RouteRow,
     RssRow, RuleRow, SkbStats, SocketRow, Stats, SteeringRow, Table, TcpStats, WorkerRow,
 };
-use softnet::control::{Client, Request};
+use softnet::control::{Client, Request, RouteLookup};
 
 use crate::Failure;
+use crate::route;
 use crate::text::print;
 use rows::Row;
 
@@ -25,7 +26,8 @@ pub(crate) struct Show {
     /// What to show.
     #[arg(value_parser = table())]
     table: Table,
-    /// With `napi`: only this instance, in full: by its id or name, or those of a device by its name.
+    /// With `napi`: only this instance, in full: by its id or name, or those of a device by its name. With `route`: the
+    /// route of this address. With `dev` and `neigh`: this device alone.
     #[arg(value_name = "ID")]
     id: Option<String>,
     /// The instance: its name (`stack.name`), or the path of its control socket. Without it, the only one running.
@@ -46,6 +48,8 @@ Examples:
   softnet show dev                    packets, bytes and drops of each device
   softnet show napi                   which thread polls which queue, what it brings, why it is awake or asleep
   softnet show napi eth1-0 --watch    all about one queue, counters as rates
+  softnet show neigh eth1             the neighbours on one device (as `show dev eth1`)
+  softnet show route 10.9.1.1         the route that packets to it follow, and what is known of the neighbour
   softnet show worker --watch 0.2     which worker is awake, and what woke it
   softnet show qdisc                  what waits before each TX queue; `softnet qdisc` says it as tc does, and more of it
   softnet show socket                 what is bound and connected where, what waits in each (also: `softnet show ss`)
@@ -98,9 +102,10 @@ pub(crate) fn interval(text: &str) -> Result<Duration, String> {
 
 /// Runs the command.
 pub(crate) fn show(args: &Show) -> Result<(), Failure> {
-    if args.id.is_some() && args.table != Table::Napi {
+    let takes_id = matches!(args.table, Table::Napi | Table::Route | Table::Dev | Table::Neigh);
+    if args.id.is_some() && !takes_id {
         return Err(Failure::Usage(format!(
-            "`show {}` shows all there is; only `show napi` takes an ID",
+            "`show {}` shows all there is; only `show napi`, `dev`, `neigh` and `route` take an ID",
             args.table.name()
         )));
     }
@@ -112,11 +117,14 @@ pub(crate) fn show(args: &Show) -> Result<(), Failure> {
     }
     let client = Client::new(args.name.as_deref()).map_err(|error| Failure::Run(error.to_string()))?;
     match args.table {
-        Table::Dev => list::<DevRow>(args, &client),
+        Table::Dev => of_device(args, &client, |row: &DevRow| &row.name),
         Table::Napi => show_napi(args, &client),
         Table::Worker => list::<WorkerRow>(args, &client),
-        Table::Neigh => list::<NeighRow>(args, &client),
-        Table::Route => list::<RouteRow>(args, &client),
+        Table::Neigh => of_device(args, &client, |row: &NeighRow| &row.dev),
+        Table::Route => match &args.id {
+            None => list::<RouteRow>(args, &client),
+            Some(addr) => show_route(args, &client, addr),
+        },
         Table::Drops => list::<DropRow>(args, &client),
         Table::Qdisc => list::<QdiscRow>(args, &client),
         Table::Filter => list::<FilterRow>(args, &client),
@@ -143,6 +151,31 @@ pub(crate) fn show(args: &Show) -> Result<(), Failure> {
             |now: &Stats, before| rows::stats(now, before),
         ),
     }
+}
+
+/// The rows of all devices, or of the one that was asked for.
+fn of_device<R: Row>(args: &Show, client: &Client, dev: impl Fn(&R) -> &str) -> Result<(), Failure> {
+    let Some(name) = &args.id else { return list::<R>(args, client) };
+    let devs: Vec<DevRow> = ask(client, Table::Dev)?;
+    if !devs.iter().any(|row| row.name == *name) {
+        let there: Vec<&str> = devs.iter().map(|row| &row.name[..]).collect();
+        return Err(Failure::Run(format!("no device {name:?}; there are: {}", there.join(", "))));
+    }
+    let those = || {
+        let mut rows: Vec<R> = ask(client, args.table)?;
+        rows.retain(|row| dev(row) == name);
+        Ok(rows)
+    };
+    repeat(&args.output(), those, |now: &Vec<R>, before| rows::table(now, before.map(|(b, s)| (&b[..], s))))
+}
+
+/// Which way packets to an address go.
+fn show_route(args: &Show, client: &Client, addr: &str) -> Result<(), Failure> {
+    let addr = addr.parse().map_err(|_| {
+        Failure::Usage(format!("expected an IP address behind `show route`, to look up, found {addr:?}"))
+    })?;
+    let found = || client.ask(&Request::Lookup(addr)).map_err(|error| Failure::Run(error.to_string()));
+    repeat(&args.output(), found, |now: &RouteLookup, _| route::text(now))
 }
 
 /// All instances, or the one that was asked for.

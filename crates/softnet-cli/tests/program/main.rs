@@ -5,5 +5,6 @@ mod cli;
 mod instance;
 mod load;
 mod process;
+mod reload;
 mod rx_class;
 mod top;

@@ -22,7 +22,7 @@ use tempfile::TempDir;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn until(what: &str, mut done: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     let give_up = Instant::now() + PATIENCE;
     while !done() {
         assert!(Instant::now() < give_up, "waited in vain: {what}");
@@ -40,7 +40,7 @@ pub(crate) struct Process {
 
 impl Process {
     /// In the calling thread's namespace.
-    fn start(args: &[&str]) -> Process {
+    pub(crate) fn start(args: &[&str]) -> Process {
         let mut command = Command::new(env!("CARGO_BIN_EXE_softnet"));
         let mut child =
             command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("spawn softnet");
@@ -78,12 +78,12 @@ impl Process {
         }
     }
 
-    fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
     /// Waits for its end.
-    fn end(&mut self) -> ExitStatus {
+    pub(crate) fn end(&mut self) -> ExitStatus {
         let mut status = None;
         until("the end of the process", || {
             status = self.child.try_wait().unwrap();
@@ -93,7 +93,7 @@ impl Process {
     }
 
     /// All it said on standard error. It has ended.
-    fn errors(&mut self) -> String {
+    pub(crate) fn errors(&mut self) -> String {
         if let Some(reader) = self.reader.take() {
             reader.join().unwrap();
         }
@@ -101,7 +101,7 @@ impl Process {
     }
 
     /// What it has said there so far.
-    fn said(&self) -> String {
+    pub(crate) fn said(&self) -> String {
         self.errors.lock().unwrap().clone()
     }
 }
@@ -151,6 +151,10 @@ impl World {
             host_ns.run(far).unwrap();
         }
         Some(world)
+    }
+
+    pub(crate) fn middle(&self) -> &NetNs {
+        &self.middle
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -245,7 +249,7 @@ fn it_runs_is_asked_and_stops() {
 fn signals_that_mean_nothing_are_ignored() {
     let Some(world) = World::new() else { return };
     let mut process = world.running(&world.config("r.toml", ""));
-    for signal in [Signal::HUP, Signal::USR1, Signal::USR2, Signal::PIPE] {
+    for signal in [Signal::USR1, Signal::USR2, Signal::PIPE] {
         process.signal(signal);
     }
     world.assert_forwards();

@@ -105,6 +105,12 @@ impl SlowPathState {
         self.forget_retired();
     }
 
+    /// Whether any thread still reads tables that were replaced.
+    pub fn has_retired(&mut self) -> bool {
+        self.forget_retired();
+        !self.retired.is_empty()
+    }
+
     /// Lets go of tables that were replaced, and that no thread reads any more.
     pub fn forget_retired(&mut self) {
         self.retired.retain(|old| Arc::strong_count(old) > 1);

@@ -583,6 +583,14 @@ impl Claims {
         let conflict = theirs.conflict(self.mac, &claim.addresses, netlink);
         Ok(conflict.filter(|_| !claim.shared))
     }
+
+    /// The first of `addresses` that the kernel has now, too. `None` also if the kernel can't be asked.
+    pub fn conflict(&self, addresses: &[IpAddr]) -> Option<Conflict> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let netlink = &mut state.0;
+        let theirs = Theirs::now(netlink, self.ifindex).ok()?;
+        theirs.conflict(self.mac, addresses, netlink)
+    }
 }
 
 /// The addresses on which ports of softnet's are not to be the kernel's as well. Not the link-local one that both derive from

@@ -31,7 +31,11 @@ fn begin(script: &mut Script<'_>) -> End {
     let mut end = End::new(cfg, iss);
     end.options = ConnOptions::default();
     end.path_mss = if knobs & 16 != 0 { 536 } else { 1460 };
-    if how & 1 != 0 { end.connect() } else { end.listen(i32::from(knobs >> 5)) }
+    if how & 1 != 0 {
+        end.connect()
+    } else {
+        end.listen(i32::from(knobs >> 5))
+    }
     if how & 2 == 0 {
         handshake(&mut end, how, if wraps { Seq(u32::MAX - 3000) } else { Seq(5_000_000) });
     }
@@ -50,11 +54,20 @@ fn handshake(end: &mut End, how: u8, isn: Seq) {
     };
     let syn = if how & 1 != 0 { Flags::SYN | Flags::ACK } else { Flags::SYN };
     let ack = end.iss + u32::from(how & 1);
-    let segment = Segment { seq: isn, ack, flags: syn, window: 32_792, segs: 1, options, ..Segment::default() };
+    let segment =
+        Segment { seq: isn, ack, flags: syn, window: 32_792, segs: 1, options, ..Segment::default() };
     end.segment(&segment);
     let options = Options { timestamps, ..Options::default() };
     let (seq, ack) = (isn + 1, end.iss + 1);
-    end.segment(&Segment { seq, ack, flags: Flags::ACK, window: 257, segs: 1, options, ..Segment::default() });
+    end.segment(&Segment {
+        seq,
+        ack,
+        flags: Flags::ACK,
+        window: 257,
+        segs: 1,
+        options,
+        ..Segment::default()
+    });
 }
 
 /// Flags that are likely, or any.
@@ -92,7 +105,8 @@ fn segment(end: &End, script: &mut Script<'_>) -> Segment {
     };
     if shape & 16 != 0 {
         let val = (end.now.0 / 1000) as u32;
-        segment.options.timestamps = Some(Timestamps { val: val.wrapping_add(script.distance()), ecr: script.distance() });
+        segment.options.timestamps =
+            Some(Timestamps { val: val.wrapping_add(script.distance()), ecr: script.distance() });
     }
     for _ in 0..shape >> 6 {
         let (start, end) = (una + script.distance(), una + script.distance());
@@ -181,7 +195,8 @@ fn call(end: &mut End, script: &mut Script<'_>, which: u8) {
         _ => {
             let (_, una) = numbers(end);
             let quoted = una + script.distance();
-            let error = if script.byte() & 1 != 0 { Error::ConnectionRefused } else { Error::HostUnreachable };
+            let error =
+                if script.byte() & 1 != 0 { Error::ConnectionRefused } else { Error::HostUnreachable };
             enter!(&mut *end, conn, cx => conn.icmp_error(cx, quoted, error));
             end.after();
         }

@@ -17,10 +17,7 @@ pub fn options(data: &[u8]) {
         assert_eq!((options.mss, options.window_scale, options.sack_permitted), (None, None, false));
     }
     // Only a SYN offers SACK, and only others report blocks.
-    let written = Options {
-        sack: if syn { Default::default() } else { options.sack },
-        ..options
-    };
+    let written = Options { sack: if syn { Default::default() } else { options.sack }, ..options };
     let flags = if syn { Flags::SYN } else { Flags::ACK };
     let emit = Emit { flags, options: written, mss: 1460, ..Emit::default() };
     let mut header = [0; MAX_HEADER];

@@ -23,7 +23,14 @@ fn established(timestamps: bool) -> End {
         sack_permitted: true,
         ..Options::default()
     };
-    end.segment(&Segment { seq: ISN, flags: Flags::SYN, window: 4096, segs: 1, options, ..Segment::default() });
+    end.segment(&Segment {
+        seq: ISN,
+        flags: Flags::SYN,
+        window: 4096,
+        segs: 1,
+        options,
+        ..Segment::default()
+    });
     let mut ack = peer(&end);
     ack.ack = ISS + 1;
     ack.seq = ISN + 1;
@@ -156,7 +163,8 @@ fn receives(mut end: End, script: &mut Script<'_>) {
                 arrived.add(at as usize, len as usize);
                 end.segment(&segment);
                 // Duplicates apart, what is dropped comes again or never.
-                let again = |why: &DropReason| matches!(why, DropReason::TcpOldData | DropReason::TcpOfoMerge);
+                let again =
+                    |why: &DropReason| matches!(why, DropReason::TcpOldData | DropReason::TcpOfoMerge);
                 whole &= end.host.drops.drain(..).all(|why| again(&why));
                 // Beyond the window data is cut off.
                 whole &= end.edge().is_some_and(|edge| (segment.seq + len).at_or_before(edge));

@@ -14,6 +14,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use rustix::event::{PollFd, PollFlags, poll};
 use softnet_core::SoftnetData;
 use softnet_core::ip::adjacency::Kind;
@@ -49,7 +50,7 @@ const RETRY: u64 = 1_000_000_000;
 pub(crate) struct Follower {
     shared: Arc<StackInner>,
     follow: Arc<Follow>,
-    config: Arc<Config>,
+    config: Arc<ArcSwap<Config>>,
     settings: FollowConfig,
     monitor: FibMonitor,
     /// For names of interfaces, in the same namespace.
@@ -74,7 +75,7 @@ impl Follower {
     /// Watches the calling thread's namespace from now on.
     pub(crate) fn new(
         shared: &Arc<StackInner>,
-        config: &Arc<Config>,
+        config: &Arc<ArcSwap<Config>>,
         settings: &FollowConfig,
         follow: &Arc<Follow>,
     ) -> SysResult<Self> {
@@ -264,7 +265,7 @@ impl Follower {
     /// Fixes a neighbour, or lets go of it.
     fn fix(&mut self, (dev, ip): (u16, IpAddr), mac: Option<MacAddr>) {
         let device = &self.shared.devices[usize::from(dev)].name;
-        let configured = self.config.neighbours.iter().any(|n| n.address == ip && n.dev == *device);
+        let configured = self.config.load().neighbours.iter().any(|n| n.address == ip && n.dev == *device);
         let before = match mac {
             Some(mac) if self.settings.neighbours && !configured => self.neighbours.insert((dev, ip), mac),
             Some(_) => return,

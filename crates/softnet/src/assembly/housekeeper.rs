@@ -3,18 +3,21 @@
 //! One thread. It sleeps until a neighbour's timer is due, a neighbour says something to all, the kernel reports a change of
 //! a link, a user wants an instance polled in another context, or the stack stops.
 
+mod live;
+
 use std::io;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use rustix::event::{PollFd, PollFlags, poll};
 use softnet_core::SoftnetData;
 use softnet_core::ip::iface::Iface;
 use softnet_core::ip::input::Ingress;
 use softnet_core::ip::slow::Announce;
 use softnet_core::napi::Napi;
-use softnet_core::qdisc::{DevParams, Spec};
+use softnet_core::qdisc::DevParams;
 use softnet_core::skb::DropReason;
 use softnet_core::stack::dev_tx::DevTx;
 use softnet_core::sync::{AtomicBool, Ordering};
@@ -24,9 +27,10 @@ use softnet_dev::{DeviceInfo, OpenDevice, SysResult};
 use super::snooper::Snooper;
 use crate::config::{Config, PartialCsum};
 use crate::control::commands::{Change, Command};
-use crate::control::{ControlError, Set, SetQdisc, Target};
+use crate::control::{ControlError, Set, Target};
 use crate::device::{OpenParts, StackDevice, vlan};
 use crate::driver::{DeviceError, Opener};
+use crate::live::Told;
 use crate::napi::{Home, Input, NapiInstance, NapiTimer, RxHandler, WorkerShared};
 use crate::net::groups;
 use crate::poll::Contexts;
@@ -42,7 +46,14 @@ const RETRY: Duration = Duration::from_secs(1);
 /// See the module.
 pub struct Housekeeper {
     shared: Arc<StackInner>,
+    /// As the stack is configured now; without routes.
     config: Arc<Config>,
+    /// The same, for others to read.
+    published: Arc<ArcSwap<Config>>,
+    /// What was configured last, before it was changed by hand.
+    told: Told,
+    /// Devices that the configuration does not have any more.
+    absent: Vec<bool>,
     opener: Box<dyn Opener>,
     ctx: SoftnetData,
     monitor: Option<LinkMonitor>,
@@ -61,14 +72,16 @@ pub struct Housekeeper {
 }
 
 impl Housekeeper {
-    /// For the devices of `config`, none of which is open yet. Does what comes by `commands`.
+    /// For the devices of the configuration `published`, whose filter has the print `filter`, none of which is open yet. Does what comes by `commands`.
     pub fn new(
         shared: Arc<StackInner>,
-        config: Arc<Config>,
+        published: Arc<ArcSwap<Config>>,
+        filter: u64,
         opener: Box<dyn Opener>,
         patches: Vec<(u16, u16)>,
         commands: Receiver<Command>,
     ) -> SysResult<Self> {
+        let config = published.load_full();
         // Before the devices are opened, so that nothing that happens to them is missed.
         let on_interfaces = (0..config.devices.len() as u16).any(|dev| opener.on_interface(dev));
         let monitor = on_interfaces.then(LinkMonitor::new).transpose()?;
@@ -77,9 +90,13 @@ impl Housekeeper {
         let contexts = Contexts::new(shared.clone(), config.stack.pool_threads());
         let (retry_at, refused, snooper) = (None, vec![None; config.devices.len()], Snooper::default());
         let arfs = Arfs::new(&shared);
+        let (told, absent) = (Told::new(&config, filter), vec![false; config.devices.len()]);
         Ok(Housekeeper {
             shared,
             config,
+            published,
+            told,
+            absent,
             opener,
             ctx,
             monitor,
@@ -151,14 +168,7 @@ impl Housekeeper {
             Some((_, to)) => RxHandler::Patch(*to),
             None => RxHandler::Ip(Ingress { dev, mac: info.mac, partial_csum, rp_filter: device.rp_filter }),
         };
-        let iface = Iface {
-            mac: info.mac,
-            mtu: info.mtu,
-            addresses: device.addresses4(),
-            addresses6: device.addresses6(info.mac),
-            send_redirects: device.send_redirects,
-            rp_filter: device.rp_filter,
-        };
+        let iface = live::iface(device, info);
         let below = self.shared.netdevs[usize::from(dev)].device.live.load_full();
         let on_interface = below.map_or(info.ifindex, |live| live.device.info().ifindex) != 0;
         let too_small = device.speaks_ipv6() && info.mtu < 1280;
@@ -255,7 +265,9 @@ impl Housekeeper {
                 slow.announce(ctx, view, dev, kinds, out);
             });
         }
-        self.vlans(dev).into_iter().try_for_each(|vlan| self.open(vlan))
+        let there: Vec<u16> =
+            self.vlans(dev).into_iter().filter(|vlan| !self.absent[usize::from(*vlan)]).collect();
+        there.into_iter().try_for_each(|vlan| self.open(vlan))
     }
 
     /// Has it told what becomes of the interface behind a device that was opened, if that has one.
@@ -298,34 +310,6 @@ impl Housekeeper {
         Ok(instances.iter().map(|instance| instance.napi.id).collect())
     }
 
-    /// Changes the disciplines of a device, and remembers that for its next life.
-    fn set_qdisc(&mut self, set: &SetQdisc) -> Result<(), ControlError> {
-        let (dev, _) = self.shared.find(&Target::Dev(set.dev.clone()))?;
-        let spec = set.qdisc.as_ref().map(|text| text.parse::<Spec>()).transpose()?;
-        let live = dev.live.load_full();
-        let Some(live) = live else {
-            return Err(ControlError::NotOpen(set.dev.clone()));
-        };
-        let mut settings = lock(&dev.qdiscs);
-        let next = settings.apply(set.action, set.queue, spec, live.tx.queues.len())?;
-        let (default_qdisc, now) = (&self.config.stack.default_qdisc, self.shared.clock.now());
-        let mut layout = lock(&live.layout);
-        // Built before anything is changed, since it may be refused. The switch to one queue comes first and away from
-        // one last, so that no packet is sent to a queue whose discipline is gone. (A batch may still come whose sender had
-        // chosen its queue before: that is not waited for.)
-        let built = Layout::build(&next, live.tx.queues.len(), default_qdisc, &live.params);
-        let built = built?;
-        let single = built.0.is_single();
-        if single {
-            live.tx.single.store(true, Ordering::Relaxed);
-        }
-        layout.change(built, &live.tx.queues, &live.params, &mut self.ctx, now);
-        live.tx.single.store(single, Ordering::Relaxed);
-        *settings = next;
-        self.ctx.drain();
-        Ok(())
-    }
-
     fn execute(&mut self, command: Command) {
         let answer = match &command.change {
             Change::Threaded(set) => self.set(set, &mut spawn),
@@ -335,6 +319,17 @@ impl Housekeeper {
                 // There may be something to choose for only now.
                 self.auto.start(&self.shared);
                 set
+            }
+            Change::Reload(config, done) => match self.reload(config) {
+                Ok(changes) => {
+                    *lock(done) = changes;
+                    Ok(Vec::new())
+                }
+                Err(error) => Err(error.into()),
+            },
+            change @ (Change::Route(_) | Change::Neigh(_) | Change::Addr(_)) => {
+                let changed = self.change_live(change).map(|n| vec![u32::try_from(n).unwrap_or(u32::MAX)]);
+                changed.map_err(ControlError::from)
             }
         };
         // A requester that does not wait for it any more has told its user so.
@@ -558,7 +553,11 @@ impl Housekeeper {
         for (dev, device) in config.devices.iter().enumerate() {
             let there = |m: &LinkMonitor| m.links().any(|link| link.name == device.name && link.up);
             let open = self.shared.devices[dev].live.load().is_some();
-            if open || self.is_vlan(dev as u16) || !self.monitor.as_ref().is_some_and(there) {
+            if open
+                || self.absent[dev]
+                || self.is_vlan(dev as u16)
+                || !self.monitor.as_ref().is_some_and(there)
+            {
                 continue;
             }
             match self.open(dev as u16) {

@@ -4,15 +4,16 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
+use arc_swap::ArcSwap;
 use serde::ser::SerializeSeq;
 
 use softnet_core::skb::{DropReason, leaked};
 use softnet_core::sync::Ordering;
 use softnet_dev::{DeviceInfo, LinkState, sched};
 
-use crate::config::{Config, Context, DeviceConfig, format_mac};
+use crate::config::{Config, ConfigErrors, Context, DeviceConfig, format_mac};
 use crate::control::capture::{self, SetCapture};
 use crate::control::commands::{Change, Commander};
 use crate::control::show::{
@@ -20,8 +21,8 @@ use crate::control::show::{
     SteeringRow, Table, WorkerRow,
 };
 use crate::control::{
-    ControlError, Handler, NtupleAnswer, Request, RssAnswer, Set, SetFilter, SetKnobs, SetNtuple, SetQdisc,
-    SetRss, SetSteering, Target,
+    ControlError, Handler, LiveAnswer, LiveError, NtupleAnswer, Reloaded, Request, RssAnswer, Set, SetAddr,
+    SetFilter, SetKnobs, SetNeigh, SetNtuple, SetQdisc, SetRoute, SetRss, SetSteering, Target,
 };
 use crate::device::{StackDevice, filter};
 use crate::napi::{NapiInstance, PollThread};
@@ -44,21 +45,27 @@ mod tcp;
 /// A window on a stack.
 pub struct Introspect {
     shared: Arc<StackInner>,
-    config: Arc<Config>,
+    config: Arc<ArcSwap<Config>>,
     commander: Commander,
+    /// Reads the configuration again.
+    reader: Mutex<Option<Reader>>,
 }
+
+/// Reads a configuration anew, from wherever it was read first.
+type Reader = Box<dyn Fn() -> Result<Config, ConfigErrors> + Send>;
 
 impl fmt::Debug for Introspect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let devices: Vec<_> = self.config.devices.iter().map(|device| &device.name).collect();
+        let config = self.config.load();
+        let devices: Vec<_> = config.devices.iter().map(|device| &device.name).collect();
         f.debug_struct("Introspect").field("devices", &devices).finish_non_exhaustive()
     }
 }
 
 impl Introspect {
     /// On `shared`, which was made from `config`. Changes go by `commander`.
-    pub(crate) fn new(shared: Arc<StackInner>, config: Arc<Config>, commander: Commander) -> Self {
-        Introspect { shared, config, commander }
+    pub(crate) fn new(shared: Arc<StackInner>, config: Arc<ArcSwap<Config>>, commander: Commander) -> Self {
+        Introspect { shared, config, commander, reader: Mutex::new(None) }
     }
 
     /// Changes something, and returns when that is done, with the NAPI instances it was about. The error says what is
@@ -81,6 +88,60 @@ impl Introspect {
     pub fn set_steering(&self, set: SetSteering) -> Result<Vec<SteeringRow>, ControlError> {
         let ids = self.commander.make(Change::Steering(set))?;
         Ok(self.steering().into_iter().filter(|row| ids.contains(&row.id)).collect())
+    }
+
+    /// Changes routes, and returns when packets follow that. The error says what is wrong with the
+    /// request, and then nothing changed.
+    pub fn set_route(&self, set: SetRoute) -> Result<LiveAnswer, ControlError> {
+        self.change_live(Change::Route(set))
+    }
+
+    /// Changes neighbours, and returns when that is done. The error says what is wrong with the
+    /// request, and then nothing changed.
+    pub fn set_neigh(&self, set: SetNeigh) -> Result<LiveAnswer, ControlError> {
+        self.change_live(Change::Neigh(set))
+    }
+
+    /// Changes a device's addresses, and returns when all that follows from them is done. The error
+    /// says what is wrong with the request, and then nothing changed.
+    pub fn set_addr(&self, set: SetAddr) -> Result<LiveAnswer, ControlError> {
+        self.change_live(Change::Addr(set))
+    }
+
+    /// From now on [`reload`](Self::reload) reads the configuration by `read`.
+    pub fn on_reload(&self, read: impl Fn() -> Result<Config, ConfigErrors> + Send + 'static) {
+        *lock(&self.reader) = Some(Box::new(read));
+    }
+
+    /// Reads the configuration again, and applies the difference, as [`apply`](Self::apply) does.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration, all of it; or that there is none to read again.
+    pub fn reload(&self) -> Result<Reloaded, ControlError> {
+        let read = {
+            let reader = lock(&self.reader);
+            reader.as_ref().map(|read| read())
+        };
+        let config = read.ok_or(LiveError::NoFile)?;
+        self.apply(config.map_err(LiveError::Config)?)
+    }
+
+    /// Has the stack be as `config` says, where that differs from what it was told last. What was
+    /// changed while it ran stays, unless the new configuration says otherwise of the same thing.
+    ///
+    /// # Errors
+    /// What can't be changed while it runs, by key, or why something can't be done. Nothing was
+    /// changed then.
+    pub fn apply(&self, config: Config) -> Result<Reloaded, ControlError> {
+        let done = Arc::new(Mutex::new(Vec::new()));
+        self.commander.make(Change::Reload(Box::new(config), done.clone()))?;
+        let changes = std::mem::take(&mut *lock(&done));
+        Ok(Reloaded { changes })
+    }
+
+    fn change_live(&self, change: Change) -> Result<LiveAnswer, ControlError> {
+        let changed = self.commander.make(change)?.into_iter().map(u64::from).sum();
+        Ok(LiveAnswer { changed })
     }
 
     /// Changes a filter, at once. Returns those of its device; the error says what is wrong with it, and then nothing changed.
@@ -129,7 +190,8 @@ impl Introspect {
 
     fn dev(&self, dev: &StackDevice) -> DevRow {
         let live = dev.live.load_full();
-        let config = &self.config.devices[usize::from(dev.index)];
+        let config = self.config.load();
+        let config = &config.devices[usize::from(dev.index)];
         let link = live.as_ref().map_or(LinkState::Gone, |live| live.device.link());
         let info = live.as_ref().map(|live| live.device.info());
         let mut totals = dev.totals();
@@ -339,7 +401,7 @@ impl Introspect {
         let taken: u64 = contexts.iter().map(|c| c.sk_taken.get()).sum();
         let in_sockets = contexts.iter().map(|c| c.sk_queued.get()).sum::<u64>().saturating_sub(taken);
         Stats {
-            name: self.config.stack.name.clone(),
+            name: self.config.load().stack.name.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
             uptime_s: shared.clock.now() as f64 / 1e9,
@@ -399,6 +461,11 @@ impl Handler for Introspect {
             Request::Rss(set) => return value(self.set_rss(&set).map_err(text)?),
             Request::Ntuple(set) => return value(self.set_ntuple(&set).map_err(text)?),
             Request::Knobs(set) => return value(self.set_knobs(&set).map_err(text)?),
+            Request::Route(set) => return value(self.set_route(set).map_err(text)?),
+            Request::Addr(set) => return value(self.set_addr(set).map_err(text)?),
+            Request::Reload => return value(self.reload().map_err(text)?),
+            Request::Lookup(addr) => return value(self.lookup(addr)),
+            Request::Neigh(set) => return value(self.set_neigh(set).map_err(text)?),
             Request::Capture(_) => return Err("a capture takes a connection of its own".into()),
         };
         match table {

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use arc_swap::ArcSwap;
 use rustix::thread::CpuSet;
 use softnet_core::fold::FoldKey;
 use softnet_core::ip::neigh::NeighParams;
@@ -25,6 +26,7 @@ use crate::control::{BindError, ControlError, Listener, Server};
 use crate::device::vlan::VlanParams;
 use crate::device::{RssSettings, StackDevice};
 use crate::driver::{DeviceError, Opener};
+use crate::live::print_of;
 use crate::metrics;
 use crate::napi::{PacketFilter, PollThread, WorkerShared};
 use crate::poll::Worker;
@@ -113,6 +115,7 @@ impl Assembly {
         let conntrack = nat::conntrack(&config);
         let nat = nat::start(&config, conntrack.as_ref(), &mut tables)?;
         rules::start(&config, conntrack.as_ref(), nat.as_ref(), &mut tables).map_err(StartError::Filter)?;
+        let filter_print = print_of(&config.filter);
         // Compiled, they are in the tables.
         config.filter.sets.iter_mut().for_each(|set| set.prefixes = Vec::new());
         let stack = &config.stack;
@@ -158,16 +161,19 @@ impl Assembly {
         shared.sockets.tcp.cfg = config.tcp.clone();
         (shared.conntrack, shared.nat) = (conntrack, nat);
         let shared = Arc::new(shared);
-        let config = Arc::new(config);
+        let filter = filter_print;
+        let config = Arc::new(ArcSwap::from_pointee(config));
         let (commander, commands) = commands(&shared.housekeeper);
         let view = Arc::new(Introspect::new(shared.clone(), config.clone(), commander));
-        let follower = match (&config.stack.follow, &shared.follow) {
+        let started = config.load_full();
+        let follower = match (&started.stack.follow, &shared.follow) {
             (Some(settings), Some(follow)) => Some(Follower::new(&shared, &config, settings, follow)),
             _ => None,
         };
         let follower = follower.transpose().map_err(|error| system("watching routes")(error.into()))?;
-        let housekeeper = Housekeeper::new(shared.clone(), config, Box::new(opener), patches, commands)
-            .map_err(|error| system("watching interfaces")(error.into()))?;
+        let housekeeper =
+            Housekeeper::new(shared.clone(), config, filter, Box::new(opener), patches, commands)
+                .map_err(|error| system("watching interfaces")(error.into()))?;
         // Before the devices: if one of them can't be opened, the instances of the others are with their workers, whose
         // drop gives them up to be closed.
         let workers = shared.workers.iter().map(|me| Worker::new(&shared, me)).collect::<Result<_, _>>();

@@ -294,7 +294,7 @@ fn not_a_host(own: InterfaceAddr) -> Option<String> {
     Some(format!("is the {which}"))
 }
 
-pub(super) fn never_a_host(addr: IpAddr) -> Option<&'static str> {
+pub(crate) fn never_a_host(addr: IpAddr) -> Option<&'static str> {
     let addr = match addr {
         IpAddr::V4(addr) => addr,
         IpAddr::V6(addr) if addr.is_unspecified() => return Some("is the unspecified address"),

@@ -68,6 +68,7 @@ use softnet_core::qdisc::DevParams;
 pub use softnet_core::steer::RssChange;
 use softnet_core::steer::{MAX_CPUS, XpsError, XpsMaps};
 
+pub(crate) use check::never_a_host;
 pub use context::Context;
 pub use errors::{At, ConfigErrors, ParseError, Problem};
 pub use filter::{FilterConfig, RuleAddresses, RuleConfig, SetConfig};
@@ -100,6 +101,7 @@ pub use steering_mode::SteeringMode;
 use crate::driver::{DeviceDriver, OpenRequest, Vlan, VlanRequest, Xdp};
 
 use sections::Source;
+pub(crate) use value::parse_mac;
 
 /// Everything a stack is started from.
 #[derive(Clone, Debug, Default, PartialEq)]

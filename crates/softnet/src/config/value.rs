@@ -25,7 +25,7 @@ pub(super) fn shown(value: &Value<'_>) -> String {
     }
 }
 
-pub(super) fn parse_mac(text: &str) -> Result<[u8; 6], String> {
+pub(crate) fn parse_mac(text: &str) -> Result<[u8; 6], String> {
     let mut mac = [0; 6];
     let mut parts = text.split(':');
     let complete = mac.iter_mut().all(|byte| {

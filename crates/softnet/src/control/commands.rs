@@ -1,10 +1,11 @@
 //! How a change of a running stack reaches the housekeeper, the only thread that makes changes, and how the answer comes back.
 
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::{ControlError, Set, SetQdisc, SetSteering};
+use super::{ControlError, Set, SetAddr, SetNeigh, SetQdisc, SetRoute, SetSteering};
+use crate::config::Config;
 use crate::util::Waker;
 
 /// How long to wait for an answer. A switch takes as long as the polls that run now.
@@ -19,6 +20,14 @@ pub enum Change {
     Qdisc(SetQdisc),
     /// Which workers go on with what RX queues bring.
     Steering(SetSteering),
+    /// Routes.
+    Route(SetRoute),
+    /// Neighbours.
+    Neigh(SetNeigh),
+    /// Addresses.
+    Addr(SetAddr),
+    /// All that another configuration says otherwise; what was changed goes into the list.
+    Reload(Box<Config>, Arc<Mutex<Vec<String>>>),
 }
 
 /// A change, and where to say what became of it.

@@ -9,6 +9,7 @@ use softnet_core::steer::WordError;
 use softnet_dev::rx_class::RxClassError;
 
 use crate::config::{Context, KnobError};
+use crate::live::LiveError;
 
 /// Why a change was not made, or a question has no answer. Nothing was changed then, unless it says otherwise.
 #[derive(Debug, thiserror::Error)]
@@ -91,6 +92,9 @@ pub enum ControlError {
     /// A change of RSS or filters is none.
     #[error(transparent)]
     Words(#[from] WordError),
+    /// A change of routes, neighbours or addresses is refused.
+    #[error(transparent)]
+    Live(#[from] LiveError),
     /// The request lacks a part.
     #[error("expected {0}")]
     Missing(&'static str),

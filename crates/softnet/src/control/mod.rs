@@ -15,6 +15,7 @@ pub(crate) mod commands;
 mod error;
 pub(crate) mod listener;
 mod requests;
+mod routing;
 pub(crate) mod server;
 pub mod show;
 #[cfg(test)]
@@ -22,6 +23,7 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
+pub use crate::live::LiveError;
 pub use capture::{CaptureInfo, CaptureStream, SetCapture, end_of_capture};
 pub use client::{Client, ClientError};
 pub use error::ControlError;
@@ -30,6 +32,9 @@ pub(crate) use listener::Listener;
 pub use requests::{
     Action, Direction, MirredAction, NtupleAnswer, Request, Response, RssAnswer, Set, SetFilter, SetKnobs,
     SetMirred, SetNtuple, SetQdisc, SetRss, SetSteering, Target,
+};
+pub use routing::{
+    LiveAction, LiveAnswer, LookupHop, NextHop, Reloaded, RouteLookup, RouteType, SetAddr, SetNeigh, SetRoute,
 };
 pub(crate) use server::{Handler, Server};
 

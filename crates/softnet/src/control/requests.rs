@@ -2,9 +2,12 @@
 //!
 //! Only types: what they mean is checked by the code that carries them out.
 
+use std::net::IpAddr;
+
 use serde::{Deserialize, Serialize};
 
 use super::capture::SetCapture;
+use super::routing::{SetAddr, SetNeigh, SetRoute};
 use super::show::{NtupleRow, RssRow, Table};
 use crate::config::{Context, Knobs, SteeringMode};
 
@@ -29,6 +32,17 @@ pub enum Request {
     Rss(SetRss),
     /// A change of a device's ntuple filters, answered when it is done: by an [`NtupleAnswer`].
     Ntuple(SetNtuple),
+    /// A change of routes, answered when packets follow it: by a [`LiveAnswer`](crate::control::LiveAnswer).
+    Route(SetRoute),
+    /// Which way packets to an address go: answered by a [`RouteLookup`](crate::control::RouteLookup).
+    Lookup(IpAddr),
+    /// A change of neighbours, answered when it is done: by a [`LiveAnswer`](crate::control::LiveAnswer).
+    Neigh(SetNeigh),
+    /// A change of addresses, answered when it is done: by a [`LiveAnswer`](crate::control::LiveAnswer).
+    Addr(SetAddr),
+    /// The configuration is to be read again, answered when the difference is applied: by a
+    /// [`Reloaded`](crate::control::Reloaded).
+    Reload,
     /// Packets from now on: answered by a [`CaptureInfo`](crate::control::CaptureInfo), after which
     /// the connection is the capture's.
     Capture(SetCapture),

@@ -204,6 +204,12 @@ pub trait Opener: Send {
     /// have.
     fn addresses_changed(&mut self, _device: &OpenRequest<'_>) {}
 
+    /// An address of `device` that the kernel has, too, and which is not to be shared with it, if
+    /// there is one: with the name of the interface that has it.
+    fn conflict(&mut self, _device: &OpenRequest<'_>) -> Option<(IpAddr, String)> {
+        None
+    }
+
     /// Where its devices look up the ports that sockets have open, if they do.
     fn ports(&self) -> Option<Arc<dyn Ports>> {
         None
@@ -281,6 +287,11 @@ impl Opener for Openers {
         if let Some(at) = self.at(device.dev) {
             self.all[at].addresses_changed(device);
         }
+    }
+
+    fn conflict(&mut self, device: &OpenRequest<'_>) -> Option<(IpAddr, String)> {
+        let at = self.at(device.dev)?;
+        self.all[at].conflict(device)
     }
 
     /// Of the first that has any: one set of ports serves all devices of a driver, and there is one such driver.

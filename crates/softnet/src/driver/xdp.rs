@@ -1,6 +1,7 @@
 //! `driver = "xdp"`: AF_XDP on an interface of the kernel. All devices of a stack are on one registered region.
 
 use std::any::Any;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use softnet_core::SoftnetData;
@@ -164,6 +165,13 @@ impl Opener for XdpOpener {
             Ok(_) => {}
             Err(error) => note(format_args!("{name}: what it claims could not be updated: {error}")),
         }
+    }
+
+    fn conflict(&mut self, device: &OpenRequest<'_>) -> Option<(IpAddr, String)> {
+        let shared = device.driver.get::<Xdp>().is_some_and(|xdp| xdp.shared);
+        let claims = self.claims.get(usize::from(device.dev))?.as_ref()?;
+        let addresses = if shared || device.force { &[][..] } else { &device.addresses };
+        claims.conflict(addresses).map(|Conflict { address, holder }| (address, holder))
     }
 
     fn ports(&self) -> Option<Arc<dyn Ports>> {

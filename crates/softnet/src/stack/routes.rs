@@ -8,6 +8,7 @@
 //!
 //! Lock order: the routes' lock, then the slow path's.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -89,20 +90,21 @@ fn publish<A: Family>(
 /// All routes that `config` means: connected networks, static routes, own addresses.
 pub(crate) fn routes(config: &Config) -> Rib {
     let mut rib = Rib::default();
+    for route in configured(config) {
+        rib.insert(&route, Place::Replace);
+    }
+    change_own(&mut rib, &BTreeMap::new(), &own(config));
+    rib
+}
+
+/// The routes that `config` has as such.
+pub(crate) fn configured(config: &Config) -> impl Iterator<Item = Route> {
     let dev_of = |name: &str| config.devices.iter().position(|d| d.name == name).map(|dev| dev as u16);
     let gateway_dev = |via: IpAddr| {
         let on = |d: &crate::config::DeviceConfig| d.addresses.iter().any(|a| a.has_host(via));
         config.devices.iter().position(on).map(|dev| dev as u16)
     };
-    let own = config.devices.iter().enumerate().flat_map(|(dev, device)| {
-        let routed = device.addresses.iter().filter(|own| !is_link_local(own.addr()));
-        routed.map(move |own| (dev as u16, *own))
-    });
-    let mut insert = |prefix: IpPrefix, hop: Hop, source: Source| {
-        let route = Route { prefix, path: Path::Hop(hop), metric: 0, source, protocol: 0 };
-        rib.insert(&route, Place::Replace);
-    };
-    for route in &config.routes {
+    config.routes.iter().map(move |route| {
         let unreachable = Hop::special(Kind::Unreachable);
         // The configuration was checked: a gateway or device that is not there can't come this far.
         let hop = match &route.target {
@@ -114,24 +116,45 @@ pub(crate) fn routes(config: &Config) -> Rib {
             RouteTarget::Blackhole => Hop::special(Kind::Blackhole),
             RouteTarget::Unreachable => unreachable,
         };
-        insert(route.to, hop, Source::STATIC);
-    }
+        Route { prefix: route.to, path: Path::Hop(hop), metric: 0, source: Source::STATIC, protocol: 0 }
+    })
+}
+
+/// What follows from the addresses that `config` has.
+pub(crate) fn own(config: &Config) -> BTreeMap<IpPrefix, Hop> {
+    let own = config.devices.iter().enumerate().flat_map(|(dev, device)| {
+        let routed = device.addresses.iter().filter(|own| !is_link_local(own.addr()));
+        routed.map(move |own| (dev as u16, *own))
+    });
+    let mut all = BTreeMap::new();
     // The last one of a prefix stays: an address goes before what its network says of it.
     for (dev, address) in own.clone() {
         let net = address.network();
-        insert(net, Hop::connected(dev), Source::OWN);
+        all.insert(net, Hop::connected(dev));
         if net.addr().is_ipv4() && net.len() <= 30 {
             let hosts = [net.addr(), net.last()].map(Prefix::host);
-            hosts.into_iter().for_each(|host| insert(host, Hop::special(Kind::Broadcast), Source::OWN));
+            all.extend(hosts.map(|host| (host, Hop::special(Kind::Broadcast))));
         }
     }
     for addr in config.devices.iter().flat_map(|device| device.anycast6()) {
-        insert(Prefix::host(IpAddr::V6(addr)), Hop::special(Kind::Local), Source::OWN);
+        all.insert(Prefix::host(IpAddr::V6(addr)), Hop::special(Kind::Local));
     }
     for (_, address) in own {
-        insert(Prefix::host(address.addr()), Hop::special(Kind::Local), Source::OWN);
+        all.insert(Prefix::host(address.addr()), Hop::special(Kind::Local));
     }
-    rib
+    all
+}
+
+/// Has what follows from own addresses be `now` in place of `before`.
+pub(crate) fn change_own(rib: &mut Rib, before: &BTreeMap<IpPrefix, Hop>, now: &BTreeMap<IpPrefix, Hop>) {
+    for (prefix, hop) in now.iter().filter(|(prefix, hop)| before.get(prefix) != Some(hop)) {
+        let path = Path::Hop(*hop);
+        let route = Route { prefix: *prefix, path, metric: 0, source: Source::OWN, protocol: 0 };
+        rib.insert(&route, Place::Replace);
+    }
+    for prefix in before.keys().filter(|prefix| !now.contains_key(prefix)) {
+        rib.remove(*prefix, |_, source, _| source == Source::OWN);
+    }
 }
 
 /// Tables for `rib`, with every next hop unresolved and no device there yet. `key`: see [`Tables::new`].

@@ -4,8 +4,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 
-use softnet::config::{Config, DeviceConfig, MetricsConfig, MetricsListen, NeighbourConfig, available_cpus};
 use softnet::Stack;
+use softnet::config::{Config, DeviceConfig, MetricsConfig, MetricsListen, NeighbourConfig, available_cpus};
 
 use super::frames::{host, host_mac, numbered};
 use super::world::{Lane, World, until, wire};

@@ -451,6 +451,11 @@ impl NeighTable {
         }
     }
 
+    /// Forgets a neighbour, whatever is known of it.
+    pub fn forget(&mut self, dev: u16, ip: IpAddr, actions: &mut Actions) {
+        self.remove((dev, ip), DropReason::NeighDead, actions);
+    }
+
     /// Whether it is.
     pub fn is_permanent(&self, dev: u16, ip: IpAddr) -> bool {
         self.entries.get(&(dev, ip)).is_some_and(|entry| entry.state == NeighState::Permanent)

@@ -308,6 +308,18 @@ impl SlowPath {
         self.call(ctx, view, out, |_| ());
     }
 
+    /// Forgets a neighbour, whatever is known of it: when it is needed it is asked for.
+    pub fn forget(
+        &mut self,
+        ctx: &mut SoftnetData,
+        view: RouteSnapshot<'_>,
+        (dev, ip): (u16, IpAddr),
+        out: &mut Effects,
+    ) {
+        self.neigh.forget(dev, ip, &mut self.actions);
+        self.call(ctx, view, out, |_| ());
+    }
+
     /// Forgets the neighbours of a device that is gone.
     pub fn remove_device(
         &mut self,

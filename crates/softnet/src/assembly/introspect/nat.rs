@@ -28,7 +28,8 @@ impl Introspect {
             None => socket(end),
         };
         let is_v6 = |tuple: Tuple| host6(tuple.src().0).is_some();
-        let pool6 = self.config.nat.as_ref().and_then(|nat| nat.pool6).and_then(IpPrefix::of);
+        let config = self.config.load();
+        let pool6 = config.nat.as_ref().and_then(|nat| nat.pool6).and_then(IpPrefix::of);
         let under = |(addr, port): (u32, u16)| match pool6.and_then(|pool| embedded(pool, addr)) {
             Some(addr) => SocketAddr::new(addr.into(), port),
             None => socket((addr, port)),
@@ -67,7 +68,8 @@ impl Introspect {
 
     /// What NAT has.
     pub fn nat(&self) -> NatStats {
-        let (Some(nat), Some(config)) = (&self.shared.nat, &self.config.nat) else {
+        let all = self.config.load();
+        let (Some(nat), Some(config)) = (&self.shared.nat, &all.nat) else {
             return NatStats::default();
         };
         let (counts, mappings) = (nat.conntrack().counts(), nat.mapping_counts());
@@ -81,7 +83,7 @@ impl Introspect {
                 icmp: in_use(protocol::ICMP),
             }
         };
-        let rules = config.rules(&self.config).source;
+        let rules = config.rules(&all).source;
         NatStats {
             connections_max: counts.capacity.into(),
             connections: counts.entries,

@@ -1,5 +1,6 @@
 //! Rows of routes.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use softnet_core::ip::adjacency::Kind;
@@ -7,7 +8,9 @@ use softnet_core::ip::{Family, Prefix};
 use softnet_core::sync::Ordering;
 
 use super::Introspect;
+use crate::config::format_mac;
 use crate::control::show::{FollowStats, HopRow, RouteRow};
+use crate::control::{LookupHop, RouteLookup};
 use crate::stack::StackInner;
 use crate::stack::rib::{Hop, Path, Rib, RibOf, Route, Source};
 
@@ -52,6 +55,43 @@ impl Introspect {
         }
     }
 
+    /// Which way packets to `addr` go.
+    pub fn lookup(&self, addr: IpAddr) -> RouteLookup {
+        let found = {
+            let rib = self.shared.routes.read();
+            match addr {
+                IpAddr::V4(addr) => self.looked_up(rib.v4.lookup(addr)),
+                IpAddr::V6(addr) => self.looked_up(rib.v6.lookup(addr)),
+            }
+        };
+        let control = self.shared.control();
+        let neighbours = control.slow.neighbours();
+        let hop = |(hop, weight): (Hop, u16)| {
+            let neighbour = hop.gateway.unwrap_or(addr);
+            let known = neighbours.entries().find(|entry| (entry.dev, entry.ip) == (hop.dev, neighbour));
+            LookupHop {
+                neighbour,
+                dev: self.dev_name(hop.dev),
+                weight,
+                open: self.shared.devices[usize::from(hop.dev)].live.load().is_some(),
+                state: known.as_ref().map_or("none".into(), |entry| entry.state.name().to_lowercase()),
+                mac: known.and_then(|entry| entry.mac).map(format_mac),
+            }
+        };
+        RouteLookup { addr, routes: found.0, hops: found.1.into_iter().map(hop).collect() }
+    }
+
+    /// Rows, and the next hops of the route that is used.
+    fn looked_up<A: Family>(&self, rows: Vec<(Route<Prefix<A>>, bool)>) -> (Vec<RouteRow>, Vec<(Hop, u16)>) {
+        let path = rows.iter().find(|(_, used)| *used).map(|(route, _)| route.path.clone());
+        let hops = match path {
+            Some(Path::Hop(hop)) if hop.is_sent() => vec![(hop, 1)],
+            Some(Path::Group(members)) => members,
+            _ => Vec::new(),
+        };
+        (rows.iter().map(|(route, used)| self.route_row(route, *used)).collect(), hops)
+    }
+
     fn hop_row(&self, hop: &Hop, weight: u16) -> HopRow {
         HopRow { via: hop.gateway, dev: self.dev_name(hop.dev), weight }
     }
@@ -59,6 +99,7 @@ impl Introspect {
     fn source(&self, source: Source) -> String {
         match source {
             Source::OWN => "own".into(),
+            Source::MANUAL => "manual".into(),
             Source::STATIC => "static".into(),
             _ => "kernel".into(),
         }

@@ -8,7 +8,8 @@ use crate::control::show::RuleRow;
 impl Introspect {
     /// The filter rules, in order, then the policies of hooks; nothing, if nothing is filtered.
     pub fn rules(&self) -> Vec<RuleRow> {
-        let filter = &self.config.filter;
+        let config = self.config.load();
+        let filter = &config.filter;
         if filter.is_empty() {
             return Vec::new();
         }

@@ -72,7 +72,7 @@ impl Introspect {
                 frame_sizes,
                 contexts.iter().map(|context| &context.frames),
             ),
-            skb_defer_max: self.config.stack.skb_defer_max.into(),
+            skb_defer_max: self.config.load().stack.skb_defer_max.into(),
             exhausted: region.exhausted(),
             leaked: leaked(),
             contexts,

@@ -19,7 +19,7 @@ pub struct RouteRow {
     /// Of the routes to a prefix the one with the lowest is used.
     #[serde(default)]
     pub metric: u32,
-    /// Where it is from: `own` addresses, the configuration (`static`), the `kernel`.
+    /// Where it is from: `own` addresses, changes by hand (`manual`), the configuration (`static`), the `kernel`.
     #[serde(default)]
     pub source: String,
     /// The next hops of a `multipath` route.

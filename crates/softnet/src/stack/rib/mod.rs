@@ -34,12 +34,19 @@ pub(crate) struct Source(pub u8);
 impl Source {
     /// Own addresses and their networks.
     pub(crate) const OWN: Source = Source(0);
+    /// Changes by hand, while the stack runs.
+    pub(crate) const MANUAL: Source = Source(1);
     /// The configuration.
-    pub(crate) const STATIC: Source = Source(1);
+    pub(crate) const STATIC: Source = Source(2);
 
     /// The kernel's tables that are followed, in their order.
     pub(crate) fn kernel(table: usize) -> Source {
-        Source(2 + table.min(200) as u8)
+        Source(3 + table.min(200) as u8)
+    }
+
+    /// Whether softnet's user set it.
+    pub(crate) fn is_configured(self) -> bool {
+        self == Source::MANUAL || self == Source::STATIC
     }
 
     /// Whether it is one of the kernel's.
@@ -124,6 +131,14 @@ pub(crate) struct Route<P = IpPrefix> {
     pub source: Source,
     /// The kernel's number of what made it (`rtm_protocol`), 0 if it is not the kernel's.
     pub protocol: u8,
+}
+
+impl<A: Family> Route<Prefix<A>> {
+    /// The same among those of both families.
+    fn any(self) -> Route {
+        let Route { prefix, path, metric, source, protocol } = self;
+        Route { prefix: prefix.any(), path, metric, source, protocol }
+    }
 }
 
 /// The routes of one family.
@@ -363,7 +378,6 @@ impl<A: Family> RibOf<A> {
     }
 
     /// The routes of the longest prefix that `addr` is in.
-    #[cfg(test)]
     pub(crate) fn lookup(&self, addr: A) -> Vec<(Route<Prefix<A>>, bool)> {
         let host = Prefix::host(addr);
         let prefix = match self.table.contains_key(&host) {
@@ -371,6 +385,20 @@ impl<A: Family> RibOf<A> {
             false => self.cover(host).map(|(prefix, _)| prefix),
         };
         prefix.and_then(|prefix| Some(self.rows_of(prefix, self.table.get(&prefix)?))).unwrap_or_default()
+    }
+
+    /// The routes of `prefix`, in the order in which they are used.
+    fn routes_of(&self, prefix: Prefix<A>) -> Vec<Route> {
+        let rows = self.table.get(&prefix).map_or_else(Vec::new, |entries| self.rows_of(prefix, entries));
+        rows.into_iter().map(|(route, _)| route.any()).collect()
+    }
+
+    /// All routes from `source`.
+    fn routes_from(&self, source: Source) -> impl Iterator<Item = Route> {
+        let has = move |entries: &Entries| entries.all().iter().any(|entry| entry.source == source);
+        let prefixes = self.table.iter().filter(move |(_, entries)| has(entries));
+        let rows = prefixes.flat_map(|(prefix, entries)| self.rows_of(*prefix, entries));
+        rows.map(|(route, _)| route.any()).filter(move |route| route.source == source)
     }
 
     fn rows_of(&self, prefix: Prefix<A>, entries: &Entries) -> Vec<(Route<Prefix<A>>, bool)> {
@@ -423,6 +451,20 @@ impl Rib {
             (_, Some(prefix)) => self.v6.replace_path(prefix, to),
             _ => {}
         }
+    }
+
+    /// As [`RibOf::routes_of`].
+    pub(crate) fn routes_of(&self, prefix: IpPrefix) -> Vec<Route> {
+        match (prefix.of(), prefix.of()) {
+            (Some(prefix), _) => self.v4.routes_of(prefix),
+            (_, Some(prefix)) => self.v6.routes_of(prefix),
+            _ => Vec::new(),
+        }
+    }
+
+    /// All routes from `source`.
+    pub(crate) fn routes_from(&self, source: Source) -> impl Iterator<Item = Route> {
+        self.v4.routes_from(source).chain(self.v6.routes_from(source))
     }
 
     /// As [`RibOf::set_open`].

@@ -1,0 +1,51 @@
+//! `softnet reload`: has a running instance read its configuration again.
+
+use softnet::control::{Client, Reloaded, Request};
+
+use crate::Failure;
+use crate::text::print;
+
+/// Have a running instance read its configuration again, and apply the difference.
+#[derive(clap::Args)]
+#[command(after_help = HELP)]
+pub(crate) struct Reload {
+    /// The instance: its name (`stack.name`), or the path of its control socket. Without it, the only one running.
+    #[arg(long)]
+    name: Option<String>,
+    /// Print what was changed as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+const HELP: &str = "\
+The file that `softnet run` was started with is read and checked as a whole. If anything in it is wrong, or can't be
+changed while the instance runs, nothing is changed, and the error names file, line and key. SIGHUP does the same, and
+says in the log what came of it.
+
+What can be changed: addresses, [[route]], [[neighbour]], the rules of [nat], [filter] with [[rule]] and [[set]], and of
+a device qdisc, threaded, napi_defer_hard_irqs, gro_flush_timeout, irq_suspend_timeout, gro, send_redirects, arp_notify
+and ndisc_notify. A device that the file does not have any more is closed and given back; it comes back by a later
+reload. All else takes a restart: a device that is new, [stack], [tcp], the size of tables.
+
+Only what the file says otherwise than when it was read last is changed. So what `softnet route`, `addr`, `neigh`, `set`,
+`qdisc` and `filter` changed stays. (A route of the file that was removed by hand is there again.)";
+
+/// Runs the command.
+pub(crate) fn reload(args: &Reload) -> Result<(), Failure> {
+    let failed = |error: softnet::control::ClientError| Failure::Run(error.to_string());
+    let client = Client::new(args.name.as_deref()).map_err(failed)?;
+    let done: Reloaded = client.ask(&Request::Reload).map_err(failed)?;
+    if args.json {
+        let text = serde_json::to_string_pretty(&done).map_err(|e| Failure::of("writing JSON", e))?;
+        return print(&format!("{text}\n"));
+    }
+    print(&text(&done))
+}
+
+/// A line for each change.
+pub(crate) fn text(done: &Reloaded) -> String {
+    match &done.changes[..] {
+        [] => "nothing to change\n".into(),
+        changes => changes.iter().map(|change| format!("{change}\n")).collect(),
+    }
+}
