@@ -321,8 +321,13 @@ fn one_instance_in_full() {
     );
     let error = "error: no NAPI instance \"eth9\"; there are: 8193 (eth1-0), 8194 (wan-0)\n";
     assert_eq!(show(["napi", "eth9"]), (1, String::new(), error.into()));
-    let error = "error: `show dev` shows all there is; only `show napi` takes an ID\n";
-    assert_eq!(show(["dev", "eth1"]), (2, String::new(), error.into()));
+    let error =
+        "error: `show worker` shows all there is; only `show napi`, `dev`, `neigh` and `route` take an ID\n";
+    assert_eq!(show(["worker", "eth1"]), (2, String::new(), error.into()));
+    let (_, out, _) = show(["dev", "eth1"]);
+    assert!(out.contains("\neth1 ") && out.lines().count() == 2, "{out}");
+    let error = "error: no device \"eth9\"; there are: eth1, wan\n";
+    assert_eq!(show(["neigh", "eth9"]), (1, String::new(), error.into()));
 }
 
 #[test]

@@ -169,7 +169,7 @@ mod tests {
                 format!("{OLD}[[device]]\nname = \"c\"\naddresses = [\"10.2.0.1/24\"]\n"),
                 "device \"c\" (it is new)",
             ),
-            (format!("{OLD}[tcp]\ncongestion_control = \"reno\"\n"), "tcp"),
+            (format!("{OLD}[tcp]\ntcp_congestion_control = \"reno\"\n"), "tcp"),
         ] {
             let error = merged(&old, &old, &new).err().unwrap();
             let told =
