@@ -7,4 +7,5 @@ mod load;
 mod process;
 mod reload;
 mod rx_class;
+mod tc;
 mod top;

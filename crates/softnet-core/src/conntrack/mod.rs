@@ -16,6 +16,7 @@
 
 mod early_drop;
 pub mod entry;
+mod expiry;
 mod index;
 #[cfg(all(test, feature = "loom"))]
 mod models;

@@ -1,4 +1,4 @@
-//! The table: look-up, use, insertion and expiry of connections.
+//! The table: look-up, use and insertion of connections.
 
 use super::entry::{Contents, Entry, Holds, Life, NIL, UNCONFIRMED};
 use super::state::{State, Timeouts};
@@ -8,7 +8,7 @@ use crate::fold::FoldKey;
 use crate::memory::TableMemory;
 use crate::siphash::SipKey;
 use crate::skb::{BATCH, prefetch};
-use crate::sync::{AtomicU32, AtomicU64, Mutant, Ordering, fence, mutated};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 use std::hash::Hasher;
 use std::net::Ipv6Addr;
@@ -35,7 +35,7 @@ pub struct Conntrack {
     pub(super) entries: Box<[Entry]>,
     index: Index,
     pub(super) free: FreeList,
-    wheel: Wheel,
+    pub(super) wheel: Wheel,
     stripes: Box<[AtomicU32]>,
     key: FoldKey,
     /// Of addresses of IPv6.
@@ -48,7 +48,7 @@ pub struct Conntrack {
     created: AtomicU64,
     pub(super) expired: AtomicU64,
     pub(super) early_drop: AtomicU64,
-    ended: AtomicU64,
+    pub(super) ended: AtomicU64,
     full: AtomicU64,
     /// Where the next search for a connection to be dropped early begins.
     pub(super) turn: AtomicU32,
@@ -234,12 +234,12 @@ impl Conntrack {
     }
 
     #[inline(always)]
-    fn entry(&self, id: u32) -> Option<&Entry> {
+    pub(super) fn entry(&self, id: u32) -> Option<&Entry> {
         self.entries.get((id >> 1) as usize)
     }
 
     /// The link of an entry on the list that it is on.
-    fn link(&self, index: u32) -> &AtomicU32 {
+    pub(super) fn link(&self, index: u32) -> &AtomicU32 {
         &self.entries[index as usize].next
     }
 
@@ -469,105 +469,6 @@ impl Conntrack {
     pub(super) fn unlink(&self, index: u32, tuples: &[Tuple; 2]) {
         for (tuple, id) in tuples.iter().zip([2 * index, 2 * index + 1]) {
             self.index.remove(self.hash(tuple), id);
-        }
-    }
-
-    /// Looks at up to `max` of the connections that may have expired by `now`, unless another
-    /// thread does; of those that have, `released` gets what they held. Returns how many it looked
-    /// at.
-    #[inline(always)]
-    pub(crate) fn sweep_with(&self, now: u32, max: usize, released: impl FnMut(Holds)) -> usize {
-        if self.wheel.is_due(now) { self.sweep_due(now, max, released) } else { 0 }
-    }
-
-    /// The same of a table without mappings.
-    pub fn sweep(&self, now: u32, max: usize) -> usize {
-        self.sweep_with(now, max, |_| {})
-    }
-
-    #[inline(never)]
-    fn sweep_due(&self, now: u32, max: usize, mut released: impl FnMut(Holds)) -> usize {
-        let Some(mut sweep) = self.wheel.own() else { return 0 };
-        for n in 0..max {
-            let Some(index) = sweep.next(now, |i| self.link(i)) else { return n };
-            if let Some(entry) = sweep.peek().and_then(|next| self.entries.get(next as usize)) {
-                prefetch(std::ptr::from_ref(entry).cast());
-            }
-            if let Some(holds) = self.expire(index, now) {
-                released(holds);
-            }
-        }
-        max
-    }
-
-    /// Frees an entry that came off the wheel, if its time is over; otherwise files it anew.
-    /// Returns what it held.
-    fn expire(&self, index: u32, now: u32) -> Option<Holds> {
-        let entry = &self.entries[index as usize];
-        let mut life = entry.life();
-        loop {
-            // Another thread dropped it early, and uses it again.
-            if !life.is_live() && !mutated(Mutant::DeadExpires) {
-                self.wheel.file(index, now.wrapping_add(1), &entry.next);
-                return None;
-            }
-            if !life.is_over(now) {
-                self.wheel.file(index, life.expires().wrapping_add(1), &entry.next);
-                return None;
-            }
-            match entry.exchange(life, life.ended()) {
-                Ok(()) => break,
-                Err(other) => life = other,
-            }
-        }
-        // Nothing changes from here until the entry is free.
-        let contents = entry.contents();
-        self.unlink(index, &contents.tuples);
-        self.expired.fetch_add(1, Ordering::Relaxed);
-        self.free.push(index, |i| self.link(i));
-        Some(contents.holds)
-    }
-
-    /// Ends the connections of which `which`, told the tuples and what is translated, says so: no
-    /// packet finds them from now on, and their entries are freed in their time. Returns how many
-    /// there were.
-    pub(crate) fn end_where(&self, now: u32, which: impl Fn(&[Tuple; 2], u8) -> bool) -> u64 {
-        let mut ended = 0;
-        for entry in &self.entries[..self.free.used() as usize] {
-            let mut life = entry.life();
-            let tuples = entry.contents().tuples;
-            // A packet may move it on meanwhile.
-            while life.is_live() && !life.is_over(now) && entry.is_still(life) && which(&tuples, life.flags())
-            {
-                let over = life.with(life.state_number(), now.wrapping_sub(1));
-                match entry.exchange(life, over) {
-                    Ok(()) => {
-                        ended += 1;
-                        break;
-                    }
-                    Err(other) if other.generation() == life.generation() => life = other,
-                    Err(_) => break,
-                }
-            }
-        }
-        self.ended.fetch_add(ended, Ordering::Relaxed);
-        ended
-    }
-
-    /// Ends the connection that was found: no packet finds it from now on, and its entry is freed in its
-    /// time.
-    pub(crate) fn end(&self, now: u32, found: Found) {
-        let (Some(entry), mut life) = (self.entry(found.id), found.life) else { return };
-        // A packet may move it on meanwhile.
-        while life.is_live() && !life.is_over(now) {
-            match entry.exchange(life, life.with(life.state_number(), now.wrapping_sub(1))) {
-                Ok(()) => {
-                    self.ended.fetch_add(1, Ordering::Relaxed);
-                    return;
-                }
-                Err(other) if other.generation() == life.generation() => life = other,
-                Err(_) => return,
-            }
         }
     }
 

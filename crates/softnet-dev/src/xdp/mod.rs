@@ -32,6 +32,7 @@ pub(crate) mod groups;
 mod kernel_irq;
 pub(crate) mod offload;
 mod ports;
+mod refusal;
 mod reserve;
 mod ring;
 mod rx;
@@ -215,7 +216,7 @@ pub fn open_with_claims(
     // Before the kernel switches some off.
     let mut offloads = Offloads::of(&link, &mut netlink);
     let (attachment, mode, mut text) = attach(cfg.mode, (&filter, &ports), &link, rx_queues.max(1))
-        .map_err(|source| refusal(name, source))?;
+        .map_err(|source| refusal::of(name, source))?;
     text += &offloads.switch_off(mode);
     if let Some(Untagging { interface, command }) = offloads.untagging() {
         if !cfg.force {
@@ -348,37 +349,14 @@ fn attach(
             let limit = if blind { tags } else { "" };
             Ok((attachment, XdpMode::Native, format!("native{limit}")))
         }
-        Err(error) if mode == Mode::Auto && !final_refusal(&error) => {
+        Err(error) if mode == Mode::Auto && !refusal::is_final(&error) => {
             let why = error.errno().map_or_else(
                 || error.to_string(),
-                |errno| format!("{}{}", std::io::Error::from_raw_os_error(errno), refusal_hint(errno)),
+                |errno| format!("{}{}", std::io::Error::from_raw_os_error(errno), refusal::hint(errno)),
             );
             Ok((skb()?, XdpMode::Skb, format!("skb mode: native refused: {why}; {limit}")))
         }
         Err(error) => Err(error),
-    }
-}
-
-/// Whether SKB mode would be refused for the same reason.
-fn final_refusal(error: &SysError) -> bool {
-    error.is_permission() || matches!(error.errno(), Some(libc::EBUSY | libc::EEXIST | libc::ENODEV))
-}
-
-/// What drivers mean by the error numbers they refuse XDP with.
-fn refusal_hint(errno: i32) -> &'static str {
-    match errno {
-        libc::EOPNOTSUPP => " (the driver has no XDP)",
-        libc::ENOSPC => " (a veth needs as many RX queues as its peer has TX queues)",
-        libc::ERANGE => " (the peer's MTU is too large)",
-        _ => "",
-    }
-}
-
-fn refusal(name: &str, source: SysError) -> XdpError {
-    let name = name.to_owned();
-    match source.errno() {
-        Some(libc::EBUSY | libc::EEXIST) => XdpError::Occupied { name, source },
-        _ => XdpError::Kernel { name, source },
     }
 }
 

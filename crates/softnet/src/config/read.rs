@@ -8,6 +8,7 @@ mod filter;
 mod follow;
 mod metrics;
 mod nat;
+mod route;
 mod steering;
 mod tcp;
 
@@ -16,7 +17,6 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use softnet_core::gro::GroMode;
-use softnet_core::ip::PrefixError;
 use softnet_core::ip::icmp_limit::IcmpParams;
 use softnet_core::ip::source::RpFilter;
 use softnet_core::ip::v4::options::OptionPolicy;
@@ -27,11 +27,8 @@ use toml::de::{DeTable, DeValue};
 
 use super::check::{self, GC_THRESH_KEYS, NS_PER_MS};
 use super::errors::{Found, MAX_PROBLEMS, Place, Section, Spans};
-use super::value::{Value, nearest, parse_mac, shown, whole};
-use super::{
-    Config, CpuList, DeviceConfig, InterfaceAddr, NeighbourConfig, PartialCsum, RouteConfig, RouteTarget,
-    StackConfig,
-};
+use super::value::{Value, nearest, shown, whole};
+use super::{Config, CpuList, DeviceConfig, InterfaceAddr, PartialCsum, StackConfig};
 use crate::driver::{KINDS, Kind};
 use crate::util::Limit;
 
@@ -357,53 +354,6 @@ impl Read {
                 format!("{name:?} is a key of the driver {:?}, not of {:?}", other.name, own.name)
             }))
         });
-    }
-
-    fn route(&mut self, table: Table<'_>) -> Option<RouteConfig> {
-        let problems = self.found.len();
-        self.known_keys(table, &["to", "via", "dev", "blackhole", "unreachable"]);
-        let to = self.required_string(table, "to").and_then(|text| {
-            let value = table.get("to")?;
-            let read = text.parse().map_err(|error: PrefixError| error.to_string());
-            self.parsed(table.section.key("to"), value, read)
-        });
-        let mut targets = Vec::new();
-        match (self.address(table, "via"), self.string(table, "dev")) {
-            // It is on every link; which one is meant must be said.
-            (Some(IpAddr::V6(via)), Some(dev)) if via.is_unicast_link_local() => {
-                targets.push(RouteTarget::ViaLinkLocal(via, dev));
-            }
-            (via, dev) => {
-                targets.extend(via.map(RouteTarget::Via));
-                targets.extend(dev.map(RouteTarget::Dev));
-            }
-        }
-        for (key, target) in
-            [("blackhole", RouteTarget::Blackhole), ("unreachable", RouteTarget::Unreachable)]
-        {
-            match self.boolean(table, key) {
-                Some(true) => targets.push(target),
-                Some(false) => self.wrong(table, key, "expected true, or no such key"),
-                None => {}
-            }
-        }
-        if targets.len() != 1 && self.found.len() == problems {
-            let which = if targets.is_empty() { "none" } else { "several" };
-            let message = format!("expected one of via, dev, blackhole and unreachable, found {which}");
-            self.problem(table.section.itself(), table.span.0..table.span.1, message);
-        }
-        (self.found.len() == problems).then_some(())?;
-        Some(RouteConfig { to: to?, target: targets.pop()? })
-    }
-
-    fn neighbour(&mut self, table: Table<'_>) -> Option<NeighbourConfig> {
-        self.known_keys(table, &["dev", "address", "mac"]);
-        let dev = self.required_string(table, "dev");
-        let address = self.required_string(table, "address").and_then(|_| self.address(table, "address"));
-        let mac = self
-            .required_string(table, "mac")
-            .and_then(|text| self.parsed(table.section.key("mac"), table.get("mac")?, parse_mac(&text)));
-        Some(NeighbourConfig { dev: dev?, address: address?, mac: mac? })
     }
 
     fn problem(&mut self, place: Place, span: Range<usize>, message: impl Into<String>) {
