@@ -86,9 +86,13 @@ impl AsyncUdpSocket for Socket {
             None => socket.send_msg(transmit.contents, header),
         };
         match sent {
-            // A probe that is too long for the link is lost, as it would be further on.
-            Err(error) if error.raw_os_error() == Some(EMSGSIZE) => Ok(()),
-            sent => sent.map(drop),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(error),
+            // A stack that has stopped.
+            Err(error) if error.kind() == io::ErrorKind::NetworkDown => Err(error),
+            // Lost, as it would be further on: a probe that is too long, a route that is gone for now,
+            // an address that was taken away. An error would end the connection's task, and with it
+            // its timers, for good.
+            _ => Ok(()),
         }
     }
 
@@ -127,8 +131,6 @@ impl AsyncUdpSocket for Socket {
         false
     }
 }
-
-const EMSGSIZE: i32 = 90;
 
 type Waits = Pin<Box<dyn Future<Output = io::Result<()>> + Send + Sync>>;
 

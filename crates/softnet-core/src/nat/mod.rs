@@ -227,7 +227,7 @@ impl Nat {
                 None if *tuple == Tuple::default() && is_fragment(skb) => taken.gather(at),
                 None => {
                     let unknown = Unknown { tuple: *tuple, flags: *flags, now };
-                    taken.note(at, self.unknown_in(skb, unknown, input));
+                    taken.note(at, self.unknown_in(skb, unknown, input, cx.tables));
                 }
             }
         }

@@ -8,6 +8,8 @@ use super::nat64::{self, is_stand_in};
 use super::rewrite::End;
 use super::state::OF_V6;
 use super::*;
+use crate::ip::adjacency::Kind;
+use crate::ip::tables::Tables;
 
 /// A packet of which no connection is known.
 pub(super) struct Unknown {
@@ -33,6 +35,7 @@ impl Nat {
         skb: &mut Skb,
         packet: Unknown,
         input: Option<u16>,
+        tables: &Tables,
     ) -> Result<(), DropReason> {
         let NatState { conntrack, mappings, .. } = &*self.state;
         let Unknown { tuple, flags, now } = packet;
@@ -63,7 +66,10 @@ impl Nat {
                 held.other
             }
         };
-        let mut new = New { flags: DNAT | UNCONFIRMED, ..New::plain(tuple, state) };
+        // What is for sockets here passes no slot that would confirm it.
+        let here = tables.v4.next_hop(tables.v4.fib.lookup(target.0)).kind == Kind::Local;
+        let unconfirmed = if here { 0 } else { UNCONFIRMED };
+        let mut new = New { flags: DNAT | unconfirmed, ..New::plain(tuple, state) };
         let mut source = tuple.src();
         if inside {
             // The connection holds the mapping of its source. That of its destination is held by

@@ -153,6 +153,9 @@ impl UdpSocket {
             return Err(errno(Errno::INVAL));
         }
         let ways = self.ways(&to.into())?;
+        if payload.len() <= segment {
+            return self.send_one(payload, ways.by_ref());
+        }
         let sent = self.send_all(|sending, thread, ends| {
             let mut taken = 0;
             for piece in payload.chunks(segment) {

@@ -76,6 +76,20 @@ fn what_is_dropped_opens_no_connection() {
     }
 }
 
+/// What goes on to a socket here leaves by no device: its connection waits for the answer as long as its
+/// state says, all the same.
+#[test]
+fn what_is_for_this_host_opens_one() {
+    let end = |(addr, port): End4| std::net::SocketAddrV4::new(addr, port);
+    let to =
+        PortForward { protocol: protocol::UDP, external: end((OUTSIDE, 8080)), internal: end((INSIDE, 53)) };
+    let mut router = Router::new(&NatRules { forward: vec![to], ..masquerade() });
+    router.world.input(1, &[udp(1, (SERVER, 3000), (OUTSIDE, 8080))]);
+    wait(&mut router, 5);
+    let [(told, left)] = tracked(&router)[..] else { panic!("{:?}", tracked(&router)) };
+    assert!(told == State::UdpNew && left + 5 >= Timeouts::default().udp, "{told:?} {left}");
+}
+
 /// The one packet of a batch that passes keeps the connection that others, dropped, are of, too.
 #[test]
 fn one_that_passes_is_enough() {
