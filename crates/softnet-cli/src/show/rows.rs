@@ -237,7 +237,6 @@ impl Row for WorkerRow {
             right("packets", count(|w| w.packets)),
             right("rounds", count(|w| w.rounds)),
             right("time squeeze", count(|w| w.time_squeeze)),
-            right("step downs", count(|w| w.step_downs)),
             right("sleeps", count(|w| w.sleeps)),
             left("woken by", causes.collect::<Vec<_>>().join(", ")),
             right("cached heads", grouped(self.cached_heads)),

@@ -30,7 +30,7 @@ fn napi(id: u32, name: &str, polls: u64, irq: u64, why: &str) -> NapiRow {
 fn worker(cpu_ns: u64) -> WorkerRow {
     let row = json!({
         "name": "softnet/0", "context": "softirq", "cpu": 1, "policy": "other", "tid": 4711, "state": "sleeping", "cpu_ns": cpu_ns,
-        "cpu_percent": 1.0, "rounds": 0, "sleeps": 10, "wakeups": {"doorbell": 1}, "time_squeeze": 0, "step_downs": 0, "packets": 0,
+        "cpu_percent": 1.0, "rounds": 0, "sleeps": 10, "wakeups": {"doorbell": 1}, "time_squeeze": 0, "packets": 0,
         "cached_heads": 0, "cached_frames": 0
     });
     serde_json::from_value(row).unwrap()

@@ -157,9 +157,9 @@ fn tables_for_people() {
     assert_eq!(
         show("worker"),
         fine(concat!(
-            "THREAD     CONTEXT    CPU  POLICY    TID  STATE        USE  PACKETS  ROUNDS  TIME SQUEEZE  STEP DOWNS  SLEEPS  WOKEN BY                CACHED HEADS  FRAMES\n",
-            "softnet/0  softirq      2  fifo 10  4711  sleeping  12.3 %   59,000   5,000             4           2     300  doorbell 290, timer 10            96      80\n",
-            "napi-wq/0  workqueue    -  other    4712  running    0.0 %        0       0             0           0       1  doorbell 1, timer 0                0       0\n",
+            "THREAD     CONTEXT    CPU  POLICY    TID  STATE        USE  PACKETS  ROUNDS  TIME SQUEEZE  SLEEPS  WOKEN BY                CACHED HEADS  FRAMES\n",
+            "softnet/0  softirq      2  fifo 10  4711  sleeping  12.3 %   59,000   5,000             4     300  doorbell 290, timer 10            96      80\n",
+            "napi-wq/0  workqueue    -  other    4712  running    0.0 %        0       0             0       1  doorbell 1, timer 0                0       0\n",
         ))
     );
     assert_eq!(

@@ -147,11 +147,11 @@ impl Handler for Instance {
             ]),
             Table::Worker => json!([
                 {"name": "softnet/0", "context": "softirq", "cpu": 2, "policy": "fifo 10", "tid": 4711, "state": "sleeping", "cpu_ns": 123456789, "cpu_percent": 12.34,
-                 "rounds": 5000, "sleeps": 300, "wakeups": {"doorbell": 290, "timer": 10}, "time_squeeze": 4, "step_downs": 2,
+                 "rounds": 5000, "sleeps": 300, "wakeups": {"doorbell": 290, "timer": 10}, "time_squeeze": 4,
                  "packets": 59000, "cached_heads": 96, "cached_frames": 80},
                 {"name": "napi-wq/0", "context": "workqueue", "cpu": null, "policy": "other", "tid": 4712, "state": "running",
                  "cpu_ns": 0, "cpu_percent": 0.0, "rounds": 0, "sleeps": 1, "wakeups": {"doorbell": 1, "timer": 0},
-                 "time_squeeze": 0, "step_downs": 0, "packets": 0, "cached_heads": 0, "cached_frames": 0},
+                 "time_squeeze": 0, "packets": 0, "cached_heads": 0, "cached_frames": 0},
             ]),
             Table::Neigh => json!([
                 {"dev": "eth1", "ip": "10.0.0.2", "mac": "02:00:00:00:00:09", "state": "reachable", "age_s": 4.25,

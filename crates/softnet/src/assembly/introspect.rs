@@ -317,7 +317,6 @@ impl Introspect {
                     ("wake".into(), stats.woken_by_thread.get()),
                 ]),
                 time_squeeze: w.net_rx.load().time_squeeze.get(),
-                step_downs: stats.step_downs.get(),
                 packets: stats.packets.get(),
                 cached_heads: stats.cached_heads.load(Ordering::Relaxed),
                 cached_frames: stats.cached_frames.load(Ordering::Relaxed),

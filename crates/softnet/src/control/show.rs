@@ -352,9 +352,6 @@ pub struct WorkerRow {
     pub wakeups: BTreeMap<String, u64>,
     /// Rounds that ended by budget or time with work left (`time_squeeze` of `/proc/net/softnet_stat`).
     pub time_squeeze: u64,
-    /// Times it gave up a policy in real time (`fifo`, `rr`) until its next sleep, since it was awake for 2 ms.
-    #[serde(default)]
-    pub step_downs: u64,
     /// Packets it polled.
     pub packets: u64,
     /// Heads in its cache.

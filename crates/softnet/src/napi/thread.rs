@@ -26,8 +26,6 @@ pub struct PollStats {
     pub woken_by_timer: Counter,
     /// Times it was about to block, and found work at the second look.
     pub rechecks: Counter,
-    /// Times it gave up a policy in real time, since it did not get to sleep.
-    pub step_downs: Counter,
     /// Heads in its cache.
     pub cached_heads: AtomicU64,
     /// Frames in its cache.
@@ -73,8 +71,8 @@ impl PollThread {
     }
 
     /// Called by the thread itself, first: pins it to its CPU and gives it its scheduling policy, if it has one (the others
-    /// are the user's to place), and publishes its id. Returns the policy it was given.
-    pub fn enter(&self) -> Option<Policy> {
+    /// are the user's to place), and publishes its id.
+    pub fn enter(&self) {
         if let Some(cpu) = self.cpu {
             let mut cpus = rustix::thread::CpuSet::new();
             cpus.set(cpu as usize);
@@ -82,16 +80,13 @@ impl PollThread {
                 note(format_args!("{} runs unpinned: CPU {cpu}: {error}", self.name));
             }
         }
-        let given = self.policy.filter(|policy| match sched::set_policy(*policy) {
-            Ok(()) => true,
-            Err(error) => {
-                note(format_args!("{} keeps the policy it was started with: {error}", self.name));
-                false
-            }
-        });
+        if let Some(policy) = self.policy
+            && let Err(error) = sched::set_policy(policy)
+        {
+            note(format_args!("{} keeps the policy it was started with: {error}", self.name));
+        }
         // Timers of a polling thread must not be rounded up to the default slack of 50 µs.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
         self.tid.store(current_tid(), Ordering::Release);
-        given
     }
 }

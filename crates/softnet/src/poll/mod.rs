@@ -7,7 +7,6 @@
 
 mod net_tx;
 mod polling;
-mod step_down;
 mod switch;
 mod vlan;
 mod worker;

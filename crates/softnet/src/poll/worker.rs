@@ -15,7 +15,6 @@ use softnet_core::napi::{NetRx, Scheduled};
 use softnet_core::sync::{Kick, Ordering, Receiver};
 
 use super::net_tx::NetTx;
-use super::step_down::StepDown;
 use super::{OnRelease, PollContext};
 use crate::config::Context;
 use crate::napi::{NapiInstance, Rx, TIMER, WAKE, WorkerShared, ring};
@@ -33,7 +32,6 @@ pub struct Worker {
     net_tx: NetTx,
     /// Rounds in a row that found nothing.
     empty: u32,
-    step_down: StepDown,
     env: PollContext,
 }
 
@@ -55,12 +53,12 @@ impl Worker {
         let waker = me.waker.clone();
         let kick: Kick = Arc::new(move || waker.wake());
         env.ctx.set_kick(&kick);
-        Ok(Worker { receiver, net_rx, net_tx, empty: 0, step_down: StepDown::new(None), env, me: me.clone() })
+        Ok(Worker { receiver, net_rx, net_tx, empty: 0, env, me: me.clone() })
     }
 
     /// Works until it is stopped.
     pub fn run(mut self) {
-        self.step_down = StepDown::new(self.me.thread.enter());
+        self.me.thread.enter();
         while !self.me.stop.load(Ordering::Acquire) {
             if !self.round() {
                 self.sleep();
@@ -97,7 +95,6 @@ impl Worker {
         }
         let work = self.env.run(&mut self.net_rx, &self.me.thread);
         self.empty = if work > 0 { 0 } else { self.empty.saturating_add(1) };
-        self.step_down.worked(self.env.now, &self.me.thread);
         true
     }
 
@@ -115,7 +112,6 @@ impl Worker {
             drop(announced);
             return thread.stats.rechecks.add(1);
         }
-        self.step_down.sleeps(thread);
         thread.stats.sleeps.add(1);
         thread.asleep.store(true, Ordering::Relaxed);
         let mut events = [const { std::mem::MaybeUninit::<epoll::Event>::uninit() }; 16];
