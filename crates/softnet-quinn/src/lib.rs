@@ -3,7 +3,7 @@
 //! # Invariants
 //! What a call of `quinn` could not send is not kept here: QUIC sends it again. The socket sends no
 //! fragments, and lets QUIC find out by itself what a path takes
-//! ([`MtuDiscover::Probe`](softnet::net::MtuDiscover::Probe)).
+//! (softnet's `MtuDiscover::Probe`).
 
 use std::fmt;
 use std::io::{self, IoSliceMut};

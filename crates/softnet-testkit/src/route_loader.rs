@@ -44,7 +44,7 @@ pub struct LoadedRoute {
     pub ifindex: u32,
 }
 
-/// See the [module](self).
+/// Adds and removes routes of the kernel in batches.
 #[derive(Debug)]
 pub struct RouteLoader {
     socket: OwnedFd,
