@@ -1,10 +1,16 @@
 //! Region memory backed by a memfd, so that a fork does not copy it and AF_XDP can register it.
+//!
+//! On machines of several NUMA nodes its pages are on the nodes of the threads that use it: on the one, or by turns on
+//! each. Without that all of them would be on the node of the thread that happened to start the stack.
 
 use std::ffi::c_void;
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use softnet_core::skb::RegionMemory;
+
+/// NUMA nodes that a policy can name, as many as Linux has at most.
+const NODES: usize = 1024;
 
 /// A shared mapping of a memfd.
 #[derive(Debug)]
@@ -21,6 +27,13 @@ unsafe impl Sync for MemfdMemory {}
 impl MemfdMemory {
     /// `len` zeroed bytes, rounded up to whole pages, faulted in.
     pub fn new(len: usize) -> std::io::Result<Self> {
+        Self::on_nodes(len, &[])
+    }
+
+    /// The same on NUMA `nodes`, as mbind(2) has it: with one it is preferred, with several the pages take turns, with
+    /// none they are on the calling thread's. A node without memory left, or a kernel without NUMA, is no error: pages
+    /// are where the kernel puts them then.
+    pub fn on_nodes(len: usize, nodes: &[u16]) -> std::io::Result<Self> {
         let len = len.next_multiple_of(4096);
         let fd = memfd_create("softnet-region", MemfdFlags::CLOEXEC)?;
         ftruncate(&fd, len as u64)?;
@@ -30,12 +43,43 @@ impl MemfdMemory {
                 std::ptr::null_mut(),
                 len,
                 ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | MapFlags::POPULATE,
+                MapFlags::SHARED,
                 &fd,
                 0,
             )?
         };
-        Ok(MemfdMemory { base, len })
+        let memory = MemfdMemory { base, len };
+        memory.prefer(nodes);
+        memory.populate();
+        Ok(memory)
+    }
+
+    fn prefer(&self, nodes: &[u16]) {
+        let mut mask = [0u64; NODES / 64];
+        for node in nodes.iter().map(|node| usize::from(*node)).filter(|node| *node < NODES) {
+            mask[node / 64] |= 1 << (node % 64);
+        }
+        let mode = match mask.iter().map(|word| word.count_ones()).sum::<u32>() {
+            0 => return,
+            1 => libc::MPOL_PREFERRED,
+            _ => libc::MPOL_INTERLEAVE,
+        };
+        // SAFETY: the range is this mapping, the mask has the bits that are told (and one more, as the kernel counts),
+        // and no byte of either changes.
+        let _ =
+            unsafe { libc::syscall(libc::SYS_mbind, self.base, self.len, mode, mask.as_ptr(), NODES + 1, 0) };
+    }
+
+    fn populate(&self) {
+        // SAFETY: the range is this mapping, of which no reference exists yet; the pages stay zeroed.
+        if unsafe { madvise(self.base, self.len, Advice::LinuxPopulateWrite) }.is_ok() {
+            return;
+        }
+        // A kernel before 5.14: each page is touched.
+        for page in (0..self.len).step_by(4096) {
+            // SAFETY: within the mapping, which nothing else refers to yet.
+            unsafe { self.base.cast::<u8>().add(page).write_volatile(0) };
+        }
     }
 }
 
@@ -53,5 +97,30 @@ unsafe impl RegionMemory for MemfdMemory {
     }
     fn len(&self) -> usize {
         self.len
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How the kernel shows the mapping in `/proc/self/numa_maps`: its policy, and pages by node.
+    fn numa_map(memory: &MemfdMemory) -> Option<String> {
+        let maps = std::fs::read_to_string("/proc/self/numa_maps").ok()?;
+        let at = format!("{:x} ", memory.base as usize);
+        maps.lines().find_map(|line| Some(line.trim_start_matches('0').strip_prefix(&at)?.to_string()))
+    }
+
+    #[test]
+    fn pages_are_there_and_on_the_nodes_asked_for() {
+        const PAGES: usize = 64;
+        for (nodes, policy) in [(&[][..], "default"), (&[0][..], "prefer"), (&[5000][..], "default")] {
+            let memory = MemfdMemory::on_nodes(PAGES * 4096 - 1, nodes).unwrap();
+            assert_eq!(memory.len(), PAGES * 4096);
+            // Kernels without NUMA have no such file, and ignore policies.
+            let Some(map) = numa_map(&memory) else { continue };
+            assert!(map.starts_with(policy), "{map}");
+            assert!(map.contains(&format!(" N0={PAGES}")) || map.contains(" N1="), "all faulted in: {map}");
+        }
     }
 }

@@ -17,6 +17,7 @@ use softnet_dev::flow_hkey;
 use softnet_dev::memfd::MemfdMemory;
 use softnet_dev::process::{raise_files_limit, trim_heap};
 use softnet_dev::sys_error::files_hint;
+use softnet_dev::topology;
 
 use super::{Follower, Housekeeper, Introspect, StackBuilder};
 use crate::app::{NapiPoller, PollerError, PollerParams, RawSender};
@@ -121,8 +122,9 @@ impl Assembly {
         let stack = &config.stack;
         // A head per frame: an skb always has one frame, and frames in rings need none.
         let bytes = Region::bytes(stack.frames, stack.frames);
+        let nodes: Vec<u16> = topology::places(&stack.workers).iter().map(|place| place.node).collect();
         let memory: Box<dyn RegionMemory> =
-            Box::new(MemfdMemory::new(bytes).map_err(system("packet memory"))?);
+            Box::new(MemfdMemory::on_nodes(bytes, &nodes).map_err(system("packet memory"))?);
         let region = Region::with_defer(memory, stack.frames, stack.frames, stack.skb_defer_max)?;
         let devices = config
             .devices
