@@ -142,6 +142,15 @@ impl Housekeeper {
                 self.opener.addresses_changed(&config.request(link));
             }
         }
+        self.list_again();
+    }
+
+    /// What the kernel has is compared with what there is now: neighbours that were forgotten with their network may be
+    /// fixed in the kernel.
+    fn list_again(&self) {
+        if let Some(follow) = &self.shared.follow {
+            follow.list_again();
+        }
     }
 
     /// Tells the neighbours of a device where its addresses are.
@@ -375,6 +384,7 @@ impl Housekeeper {
         }
         if added + removed > 0 {
             done.push(format!("neighbours: {added} added or changed, {removed} removed"));
+            self.list_again();
         }
     }
 
