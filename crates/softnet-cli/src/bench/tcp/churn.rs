@@ -54,7 +54,7 @@ impl<H: Host> Churn<H> {
         n: usize,
         (warm_up, time): (Duration, Duration),
         look: &mut dyn FnMut(),
-        beside: &mut dyn FnMut(u64),
+        beside: &mut dyn FnMut(u64) -> Result<(), String>,
     ) -> Result<Outcome, String> {
         let begin = Instant::now();
         let now = || begin.elapsed().as_nanos() as u64;
@@ -72,7 +72,7 @@ impl<H: Host> Churn<H> {
         while open > 0 {
             self.set.wait(&mut ready, Duration::from_millis(1)).map_err(text)?;
             let at = now();
-            beside(at);
+            beside(at)?;
             if !measuring && seconds == 0.0 && at >= from {
                 look();
                 (measuring, began) = (true, now());

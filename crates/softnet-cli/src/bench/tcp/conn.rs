@@ -1,7 +1,7 @@
 //! `softnet bench tcp-conn`: connections that are accepted, asked once, and closed; beside a flood of
 //! SYNs too.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -10,10 +10,9 @@ use serde_json::json;
 
 use super::churn::Churn;
 use super::client::Outcome;
-use super::flood::Flood;
 use super::host::Host;
 use super::idle::resident;
-use super::rig::{Ends, MACS, Rig, addresses};
+use super::rig::{Ends, Rig, addresses};
 use super::rr::{Device, set_knobs};
 use super::server::Server;
 use super::ways::{BASE, FULLBUSY, KERNEL, KERNEL_SPIN, SUSPEND20, Way};
@@ -35,8 +34,9 @@ but --device mem.
   device mem                   two stacks of softnet joined by an emulated wire
   device xdp                   softnet's server by AF_XDP on a veth pair, the kernel's client at the other end; beside it \
 the kernel's server over a veth pair
-  syn_pps                      SYNs a second, each from another address that does not answer, which arrive beside the \
-connections (mem)
+  syn_pps                      SYNs a second, each from another address that does not answer, which are sent beside the \
+connections by the client's thread; what answers them goes to a gateway, and is received by neither end
+  syns_per_s                   those that were sent: for what comes too late, or finds no room, none is made up
   conns_per_s                  connections from begin to end
   conns_per_cpu_s              the same, by the CPU time of the server's threads: what one CPU would do, were there \
 clients enough
@@ -50,7 +50,7 @@ conns_per_cpu_s is compared of those that sleep.";
 
 /// The figures that decide.
 pub(in crate::bench) const LEADING: &[&str] =
-    &["conns_per_s", "conns_per_cpu_s", "p50_us", "p99_us", "cpu_percent", "requests", "grown_mib"];
+    &["conns_per_s", "conns_per_cpu_s", "p50_us", "p99_us", "cpu_percent", "syns_per_s", "requests", "grown_mib"];
 
 /// Connections at a time.
 const AT_ONCE: usize = 64;
@@ -110,14 +110,21 @@ impl Bed {
             set_knobs(stack, way)?;
         }
         self.server.wait_as(way);
-        let lane = self.rig.to_server.as_ref().filter(|_| syns > 0);
-        let mut flood = lane.map(|lane| Flood::new(lane, (MACS[0], MACS[1]), syns));
-        let mut beside = |now: u64| flood.iter_mut().for_each(|flood| flood.send(now));
+        let mut flood = if syns > 0 { Some(self.rig.flood(syns)?) } else { None };
+        let sent = Cell::new(0);
+        let mut beside = |now: u64| {
+            let Some(flood) = &mut flood else { return Ok(()) };
+            flood.send(now)?;
+            sent.set(flood.sent);
+            Ok(())
+        };
         let threads = server_threads(self.rig.server_stack(), self.server.tid);
-        let (mut usage, mut memory) = (Vec::with_capacity(2), Vec::with_capacity(2));
+        let (mut usage, mut memory, mut syns_at) =
+            (Vec::with_capacity(2), Vec::with_capacity(2), Vec::with_capacity(2));
         let mut look = || {
             usage.push(Usage::of(&threads));
             memory.push(resident());
+            syns_at.push(sent.get());
         };
         let outcome = match &self.rig.ends {
             Ends::Mem { client, .. } => churn(client, times, &mut look, &mut beside),
@@ -133,7 +140,10 @@ impl Bed {
         ];
         sample.extend(outcome.latency.figures());
         sample.push(("cpu_percent", 100.0 * cpu / outcome.seconds));
-        if let (Some(_), Some(stack)) = (flood, self.rig.server_stack()) {
+        if syns > 0 {
+            sample.push(("syns_per_s", (syns_at[1] - syns_at[0]) as f64 / outcome.seconds));
+        }
+        if let (true, Some(stack)) = (syns > 0, self.rig.server_stack()) {
             let [before, after] = [0, 1].map(|at| memory[at].clone());
             let grown = after?.saturating_sub(before?) as f64 / (1 << 20) as f64;
             let requests = stack.view().tcp().summary.syn_recv;
@@ -147,7 +157,7 @@ fn churn<H: Host>(
     client: &H,
     times: (Duration, Duration),
     look: &mut dyn FnMut(),
-    beside: &mut dyn FnMut(u64),
+    beside: &mut dyn FnMut(u64) -> Result<(), String>,
 ) -> Result<Outcome, String> {
     let begin = Instant::now();
     let outcome = Churn::new(client, &addresses(), SIZE)?.run(AT_ONCE, times, look, beside)?;
@@ -183,7 +193,9 @@ impl TcpConn {
         let mut cases = Vec::new();
         for way in WAYS.into_iter().filter(|way| wanted(way)) {
             let of = if way.kernel { &kernel } else { &xdp };
-            for (device, bed, syns) in [("mem", &mem, 0), ("mem", &mem, FLOOD), ("xdp", of, 0)] {
+            for (device, bed, syns) in
+                [("mem", &mem, 0), ("mem", &mem, FLOOD), ("xdp", of, 0), ("xdp", of, FLOOD)]
+            {
                 let Some(bed) = bed else { continue };
                 if device == "mem" && way.kernel {
                     continue;

@@ -25,6 +25,7 @@ use softnet_dev::netns::NetNs;
 use softnet_dev::sched::Policy;
 use softnet_testkit::sysctl;
 
+use super::flood::{Flood, GATEWAY};
 use super::host::{Kernel, Softnet};
 use super::wire::{Lane, RING, Receives, Sends};
 use crate::bench::echo::xdp::{CLIENT, SERVER, Veth};
@@ -55,8 +56,8 @@ pub(super) struct Rig {
     pub(super) stacks: Vec<Stack>,
     pub(super) ends: Ends,
     /// What arrives at the server, of two stacks.
-    pub(super) to_server: Option<Arc<Lane>>,
-    _veth: Option<Arc<Veth>>,
+    to_server: Option<Arc<Lane>>,
+    veth: Option<Arc<Veth>>,
 }
 
 pub(super) fn config(
@@ -73,11 +74,12 @@ pub(super) fn config(
     device.addresses = vec![format!("{own}/24").parse().map_err(text)?];
     device.arp_notify = false;
     device.gro = GroMode::Frags;
-    config.neighbours = vec![NeighbourConfig::new(device.name.clone(), peer.0, peer.1)];
+    let neighbours = [peer, GATEWAY].map(|(ip, mac)| NeighbourConfig::new(device.name.clone(), ip, mac));
+    config.neighbours = neighbours.into();
     config.devices = vec![device];
     // What is spoofed has a way, too: an answer to it costs what it costs behind a router.
     let all = "0.0.0.0/0".parse().map_err(text)?;
-    config.routes = vec![RouteConfig::new(all, RouteTarget::Via(peer.0.into()))];
+    config.routes = vec![RouteConfig::new(all, RouteTarget::Via(GATEWAY.0.into()))];
     Ok(config)
 }
 
@@ -131,7 +133,10 @@ fn kernel_end(end: &(NetNs, String), own: Ipv4Addr, peer: (Ipv4Addr, [u8; 6])) -
     let set = || -> Result<(), String> {
         let mut netlink = Netlink::new().map_err(text)?;
         netlink.add_address(name, own, 24).map_err(text)?;
-        netlink.add_neighbour(name, peer.0, peer.1).map_err(text)?;
+        for (ip, mac) in [peer, GATEWAY] {
+            netlink.add_neighbour(name, ip, mac).map_err(text)?;
+        }
+        netlink.add_route(Ipv4Addr::UNSPECIFIED, 0, GATEWAY.0).map_err(text)?;
         // 100,000 connections to four ports need 25,000 each.
         sysctl("ipv4/ip_local_port_range", "1024 65535").map_err(text)
     };
@@ -145,7 +150,7 @@ impl Rig {
         let stacks = vec![mem_stack(client, 1, &lanes)?, mem_stack(server, 0, &lanes)?];
         let ends = Ends::Mem { client: Softnet(stacks[0].handle()), server: Softnet(stacks[1].handle()) };
         let [_, to_server] = lanes;
-        Ok(Rig { stacks, ends, to_server: Some(to_server), _veth: None })
+        Ok(Rig { stacks, ends, to_server: Some(to_server), veth: None })
     }
 
     /// softnet, whose worker is on CPU `server`, and a client of the kernel's. `tso`: runs of segments
@@ -165,7 +170,7 @@ impl Rig {
         kernel_end(&veth.client, CLIENT, (SERVER, mac[0]))?;
         let client = Kernel(Arc::new(veth.client.0.try_clone().map_err(text)?));
         let ends = Ends::Xdp { server: Softnet(stack.handle()), client };
-        Ok(Rig { stacks: vec![stack], ends, to_server: None, _veth: Some(veth) })
+        Ok(Rig { stacks: vec![stack], ends, to_server: None, veth: Some(veth) })
     }
 
     /// The kernel alone; with `segments`, interfaces hand on aggregates as they are, and without,
@@ -189,7 +194,19 @@ impl Rig {
             server: Kernel(Arc::new(server.map_err(text)?)),
             client: Kernel(Arc::new(client.map_err(text)?)),
         };
-        Ok(Rig { stacks: vec![], ends, to_server: None, _veth: Some(veth) })
+        Ok(Rig { stacks: vec![], ends, to_server: None, veth: Some(veth) })
+    }
+
+    /// A flood of `rate` SYNs a second to the server.
+    pub(super) fn flood(&self, rate: u64) -> Result<Flood, String> {
+        match (&self.to_server, &self.veth) {
+            (Some(lane), _) => Ok(Flood::on_wire(lane, MACS[0], rate)),
+            (None, Some(veth)) => {
+                let (ns, name) = &veth.client;
+                Flood::by_interface(ns, name, Veth::mac(&veth.server)?, rate)
+            }
+            (None, None) => Err("there is no wire".into()),
+        }
     }
 
     /// The server's stack, if it is softnet's.

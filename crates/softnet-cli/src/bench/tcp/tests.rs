@@ -64,7 +64,7 @@ fn connections_come_and_go() {
     serving.orders.closes.store(true, std::sync::atomic::Ordering::Relaxed);
     let mut looked = 0;
     let outcome =
-        Churn::new(client, &at, 64).unwrap().run(16, TIMES, &mut || looked += 1, &mut |_| ()).unwrap();
+        Churn::new(client, &at, 64).unwrap().run(16, TIMES, &mut || looked += 1, &mut |_| Ok(())).unwrap();
     assert!(outcome.answered > 0);
     assert_eq!(looked, 2);
 }
