@@ -132,3 +132,23 @@ impl Segments {
         &self.bytes
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Receivers drop what does not add up.
+    #[test]
+    fn segments_differ_and_add_up() {
+        let (mut segments, mut flows) = (Segments::to([2; 6]), std::collections::HashSet::new());
+        for _ in 0..1000 {
+            let segment = segments.next_one();
+            let [from, to] = [26, 30].map(|at| u32::from_be_bytes(*segment[at..].first_chunk().unwrap()));
+            assert_eq!(checksum::sum(&segment[IP..L4]), 0xffff);
+            let pseudo = checksum::pseudo_header_sum(from, to, protocol::TCP, (LEN - L4) as u16);
+            let pieces = [&pseudo.to_be_bytes()[..], &segment[L4..]];
+            assert_eq!(checksum::sum_pieces(pieces.into_iter()).1, 0xffff);
+            assert!(flows.insert((from, [segment[L4], segment[L4 + 1]])));
+        }
+    }
+}
