@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::set_tcp_congestion;
 use softnet::Stack;
-use softnet_dev::bpf::{Assembler, F_XDP_HAS_FRAGS, Reg, XdpAction, XdpLink, XdpMode};
+use softnet_dev::bpf::XdpLink;
 use softnet_dev::netlink::{self, Netlink, Offload};
 use softnet_dev::netns::NetNs;
 use softnet_testkit::sysctl;
@@ -24,6 +24,7 @@ use softnet_testkit::sysctl;
 use super::iperf3;
 use super::routers::{Driver, Taps, kernel_router, patch, softnet};
 use crate::bench::cpu::busy_ns;
+use crate::bench::pass::let_pass;
 use crate::bench::proc_net::counters;
 use crate::bench::report::Sample;
 use crate::bench::text;
@@ -123,7 +124,9 @@ impl Rig {
             }
         }
         let programs = match (router, wires) {
-            (Router::Kernel(_), Wires::VethXdp | Wires::VethXdpPlain) => let_pass(&middle, &names)?,
+            (Router::Kernel(_), Wires::VethXdp | Wires::VethXdpPlain) => middle
+                .run(|| names.iter().map(|name| let_pass(name)).collect::<Result<_, _>>())
+                .map_err(text)??,
             _ => Vec::new(),
         };
         let taps = || Taps::new(&[(&client, &hosts[0]), (&server, &hosts[1])]);
@@ -266,19 +269,6 @@ impl Rig {
         // In the kernel's words neither counts the other.
         Ok([count("RetransSegs")?, count("OutSegs")?])
     }
-}
-
-/// Attaches a program to each interface that lets all pass.
-fn let_pass(middle: &NetNs, names: &[String; 2]) -> Result<Vec<XdpLink>, String> {
-    let mut asm = Assembler::new();
-    asm.mov(Reg::R0, XdpAction::Pass as i32);
-    asm.exit();
-    let attach = |name: &String| {
-        let program = asm.load_xdp("softnet_pass", F_XDP_HAS_FRAGS).map_err(text)?;
-        let link = Netlink::new().and_then(|mut netlink| netlink.existing_link(name)).map_err(text)?;
-        XdpLink::attach(&program, link.index, XdpMode::Native).map_err(text)
-    };
-    middle.run(|| names.iter().map(attach).collect::<Result<_, String>>()).map_err(text)?
 }
 
 /// Has the interface of a host process what it receives as `ends` says; `cpu` is the router's.
