@@ -2,10 +2,12 @@
 
 mod capture;
 mod cli;
+mod generate;
 mod instance;
 mod load;
 mod process;
 mod reload;
+mod rootless;
 mod rx_class;
 mod tc;
 mod top;
