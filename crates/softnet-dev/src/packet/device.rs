@@ -158,6 +158,7 @@ pub fn look(config: &PacketConfig) -> Result<(), PacketError> {
 }
 
 /// The means to change softnet's addresses on an open device.
+#[derive(Debug)]
 pub struct OwnAddresses {
     mac: [u8; 6],
     ifindex: u32,

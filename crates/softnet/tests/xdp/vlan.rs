@@ -105,7 +105,7 @@ pub(crate) fn over(mut config: Config) -> Config {
 }
 
 /// Waits until a host in each VLAN reaches the others and `to`.
-pub(crate) fn assert_connected(vlans: &Vlans, to: IpAddr) {
+pub(crate) fn assert_reached(vlans: &Vlans, to: IpAddr) {
     for (i, ns) in vlans.hosts.iter().enumerate() {
         for other in (0..VLANS.len()).filter(|j| *j != i) {
             let _echo = Echo::start(&vlans.hosts[other]);

@@ -70,7 +70,7 @@ impl Housekeeper {
     }
 
     /// Whether the stack can run by `config`, which has no routes. Changes nothing.
-    fn check(&mut self, config: &Config) -> Result<(), LiveError> {
+    pub(super) fn check(&mut self, config: &Config) -> Result<(), LiveError> {
         let mut alone = config.clone();
         // Sets were emptied; and neighbours stay that are on no network for a while, as in the kernel.
         (alone.filter, alone.neighbours) = (Default::default(), Vec::new());
