@@ -10,6 +10,7 @@ mod capture;
 mod demo;
 mod filter;
 mod instance;
+mod link;
 mod load;
 mod neigh;
 mod ntuple;
@@ -54,13 +55,15 @@ Examples:
   softnet route --help             add, change, remove and look up routes, as `ip route` would
   softnet neigh --help             fix and forget neighbours, as `ip neigh` would
   softnet addr --help              add and remove addresses, as `ip addr` would
+  softnet link --help              set devices up and down, and their MTU, as `ip link` would
   softnet reload                   read the configuration again, and apply the difference
   softnet capture eth1 udp port 53 packets that come and leave by it, as tcpdump shows them
   softnet bench forward            how fast this machine forwards
   softnet load 10.0.0.2:11211      how fast a memcached server answers over UDP
 
 run and demo need root, and so do the benches that use interfaces.
-show, top, set, qdisc, filter, ntuple, route, neigh, addr and reload need the user that runs the instance.
+show, top, set, qdisc, filter, ntuple, route, neigh, addr, link and reload need the user that runs the
+instance.
 `softnet COMMAND --help` says more.";
 
 #[derive(Subcommand)]
@@ -75,6 +78,7 @@ enum Command {
     Route(route::RouteArgs),
     Neigh(neigh::NeighArgs),
     Addr(addr::AddrArgs),
+    Link(link::LinkArgs),
     Reload(reload::Reload),
     Capture(capture::CaptureArgs),
     Demo(demo::Demo),
@@ -117,6 +121,7 @@ fn main() -> ExitCode {
         Command::Route(args) => route::route(&args),
         Command::Neigh(args) => neigh::neigh(&args),
         Command::Addr(args) => addr::addr(&args),
+        Command::Link(args) => link::link(&args),
         Command::Reload(args) => reload::reload(&args),
         Command::Capture(args) => capture::capture(&args),
         Command::Demo(args) => demo::demo(&args),

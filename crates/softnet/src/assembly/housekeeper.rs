@@ -3,6 +3,7 @@
 //! One thread. It sleeps until a neighbour's timer is due, a neighbour says something to all, the kernel reports a change of
 //! a link, a user wants an instance polled in another context, or the stack stops.
 
+mod link;
 mod live;
 
 use std::io;
@@ -136,6 +137,11 @@ impl Housekeeper {
         self.shared.devices.iter().filter(over).map(|vlan| vlan.index).collect()
     }
 
+    /// Whether device `dev` is to be open as soon as it can be.
+    fn is_wanted(&self, dev: u16) -> bool {
+        !self.absent[usize::from(dev)] && !self.shared.devices[usize::from(dev)].is_down()
+    }
+
     /// Opens what device `dev` is on: by its driver, or over its link, if it is a VLAN.
     fn open_parts(&mut self, dev: u16) -> Result<OpenDevice, DeviceError> {
         let (config, device) = (&self.config, &self.shared.devices[usize::from(dev)]);
@@ -240,6 +246,7 @@ impl Housekeeper {
             params,
         };
         self.shared.devices[usize::from(dev)].live.store(Some(Arc::new(live)));
+        self.shared.devices[usize::from(dev)].set_down(false);
         // Only now: a knob that is set before finds the device closed, and is only remembered.
         napis.iter().for_each(|instance| self.shared.devices[usize::from(dev)].apply_deferral(instance));
         if let Some(warning) = napis.first().and_then(|instance| instance.napi.mitigation.warning()) {
@@ -265,8 +272,7 @@ impl Housekeeper {
                 slow.announce(ctx, view, dev, kinds, out);
             });
         }
-        let there: Vec<u16> =
-            self.vlans(dev).into_iter().filter(|vlan| !self.absent[usize::from(*vlan)]).collect();
+        let there: Vec<u16> = self.vlans(dev).into_iter().filter(|vlan| self.is_wanted(*vlan)).collect();
         there.into_iter().try_for_each(|vlan| self.open(vlan))
     }
 
@@ -327,7 +333,7 @@ impl Housekeeper {
                 }
                 Err(error) => Err(error.into()),
             },
-            change @ (Change::Route(_) | Change::Neigh(_) | Change::Addr(_)) => {
+            change @ (Change::Route(_) | Change::Neigh(_) | Change::Addr(_) | Change::Link(_)) => {
                 let changed = self.change_live(change).map(|n| vec![u32::try_from(n).unwrap_or(u32::MAX)]);
                 changed.map_err(ControlError::from)
             }
@@ -554,7 +560,7 @@ impl Housekeeper {
             let there = |m: &LinkMonitor| m.links().any(|link| link.name == device.name && link.up);
             let open = self.shared.devices[dev].live.load().is_some();
             if open
-                || self.absent[dev]
+                || !self.is_wanted(dev as u16)
                 || self.is_vlan(dev as u16)
                 || !self.monitor.as_ref().is_some_and(there)
             {

@@ -8,7 +8,8 @@ use softnet_core::skb::Region;
 use softnet_dev::OpenDevice;
 use softnet_dev::packet::{self, MAX_QUEUES, PacketConfig};
 
-use super::{DeviceDriver, DeviceError, Driver, Keys, Kind, OpenRequest, Opener};
+use super::link::set_interface;
+use super::{DeviceDriver, DeviceError, Driver, Keys, Kind, LinkChange, OpenRequest, Opener};
 use crate::util::{Limit, range};
 
 pub(super) const KIND: Kind = Kind { name: NAME, keys: &["queues", "ring", "offloads"], read };
@@ -92,6 +93,10 @@ impl Opener for PacketOpener {
             addresses: device.addresses.clone(),
         };
         Ok(packet::open(&config, device.dev)?)
+    }
+
+    fn set_link(&mut self, device: &OpenRequest<'_>, change: LinkChange) -> Result<(), DeviceError> {
+        set_interface(device.name, change)
     }
 
     fn on_interface(&self, _: u16) -> bool {

@@ -51,6 +51,7 @@ impl Housekeeper {
             Change::Route(set) => change_route(&self.shared, &config, set),
             Change::Neigh(set) => change_neigh(&self.shared, &mut self.ctx, &config, set),
             Change::Addr(set) => self.change_addr(set),
+            Change::Link(set) => self.set_link(set),
             _ => Ok(0),
         }
     }
@@ -269,6 +270,7 @@ impl Housekeeper {
         (self.absent, self.told) = (absent, told);
         for &dev in &gone {
             self.close(dev as u16);
+            self.shared.devices[dev].set_down(false);
             done.push(format!("{}: removed", before.devices[dev].name));
         }
         self.run_by(config);
