@@ -39,7 +39,14 @@ impl MemfdMemory {
         ftruncate(&fd, len as u64)?;
         // SAFETY: a fresh mapping at an address the kernel chooses.
         let base = unsafe {
-            mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &fd, 0)?
+            mmap(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                &fd,
+                0,
+            )?
         };
         let memory = MemfdMemory { base, len };
         memory.prefer(nodes);

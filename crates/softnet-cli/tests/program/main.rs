@@ -1,6 +1,7 @@
 //! The program `softnet` as a process. One binary for all, since each takes seconds to link.
 
 mod capture;
+mod check;
 mod cli;
 mod instance;
 mod load;

@@ -276,7 +276,11 @@ impl Follower {
         }
         self.shared.slow_path(&mut self.ctx, |slow, ctx, view, out| match mac {
             Some(mac) => slow.set_permanent(ctx, view, (dev, ip, mac), out),
-            None => slow.remove_permanent(ctx, view, (dev, ip), out),
+            // One of another address was fixed by hand meanwhile; one that is configured was never the kernel's.
+            None if !configured && slow.neighbours().mac(dev, ip) == before => {
+                slow.remove_permanent(ctx, view, (dev, ip), out);
+            }
+            None => {}
         });
     }
 
@@ -299,6 +303,8 @@ impl Follower {
         }
         let mut rib = self.shared.routes.read();
         if !rib.v4.is_changed() && !rib.v6.is_changed() {
+            // Another thread has done it.
+            self.retry_at = None;
             return;
         }
         match self.shared.publish_routes(&mut rib) {

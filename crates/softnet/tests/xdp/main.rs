@@ -14,6 +14,7 @@ mod ipv6;
 mod jumbo;
 mod life;
 mod link;
+mod live;
 mod moves;
 mod multicast;
 mod nat;

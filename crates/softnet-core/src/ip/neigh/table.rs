@@ -248,10 +248,15 @@ impl NeighTable {
         self.gateways = gateways.into_iter().collect();
     }
 
-    /// Routes lead by way of these, too. An entry that there is already stays what it is: it is
-    /// used, and so it is kept.
+    /// Routes lead by way of these, too: entries that there are already count no more, and stay.
     pub fn add_gateways(&mut self, gateways: impl IntoIterator<Item = (u16, IpAddr)>) {
-        self.gateways.extend(gateways);
+        for key in gateways {
+            self.gateways.insert(key);
+            let Some(entry) = self.entries.get_mut(&key).filter(|entry| !entry.gateway) else { continue };
+            let before = entry.counts_as();
+            entry.gateway = true;
+            self.timers.gc.change(key, before, entry.counts_as());
+        }
     }
 
     /// No route leads by way of these any more: their entries count as any others, and

@@ -6,7 +6,7 @@
 use super::{Housekeeper, RETRY};
 use crate::config::Config;
 use crate::control::SetLink;
-use crate::driver::{LinkChange, Opener};
+use crate::driver::{DeviceError, LinkChange};
 use crate::live::{LiveError, device};
 use crate::util::note;
 
@@ -112,7 +112,7 @@ impl Housekeeper {
     }
 
     /// Has a device open by this MTU, which its interface has now.
-    fn open_anew(&mut self, dev: u16, mtu: u32) -> Result<(), crate::driver::DeviceError> {
+    fn open_anew(&mut self, dev: u16, mtu: u32) -> Result<(), DeviceError> {
         // What is told of the interface opens it, as when its MTU was changed by others.
         self.links();
         if self.mtu(dev) == Some(mtu) {
