@@ -1,6 +1,7 @@
 //! What can be changed of the interface that a device is on while the stack runs.
 
 use serde::{Deserialize, Serialize};
+use softnet_dev::SysResult;
 use softnet_dev::netlink::Netlink;
 
 use super::DeviceError;
@@ -20,7 +21,7 @@ pub enum LinkChange {
 
 /// Makes the change of the kernel's interface `name`, in the calling thread's network namespace.
 pub(super) fn set_interface(name: &str, change: LinkChange) -> Result<(), DeviceError> {
-    let set = || {
+    let set = || -> SysResult<()> {
         let mut netlink = Netlink::new()?;
         match change {
             LinkChange::Up => netlink.set_up(name),
