@@ -27,13 +27,16 @@ const USAGE: &str = "softnet link show [dev DEV]
        softnet link set [dev] DEV mtu BYTES";
 
 const HELP: &str = "\
-A device that is set down is closed: routes by way of it give way to others, what is on its way by it is dropped and
-counted, and the VLANs over it go with it. The kernel's interface is set down, too, as by `ip link set`, and its peer
-sees that; a TAP has no carrier then. It stays down until it is set up, whatever becomes of its interface, or until the
-instance ends. (The interface is down then, still.)
+A device that is set down is closed: routes by way of it give way to others,
+what is on its way by it is dropped and counted, and the VLANs over it go with
+it. The kernel's interface is set down, too, as by `ip link set`, and its peer
+sees that; a TAP has no carrier then. It stays down until it is set up,
+whatever becomes of its interface, or until the instance ends. (The interface
+is down then, still.)
 
-With another MTU the device is opened anew, for which packets on their way by it are lost. One that it can't be opened
-with is refused, and the device is as before. The MTU of a VLAN is that of its link, or `mtu` in its [[device]].
+With another MTU the device is opened anew, for which packets on their way by
+it are lost. One that it can't be opened with is refused, and the device is as
+before. The MTU of a VLAN is that of its link, or `mtu` in its [[device]].
 
 Examples:
   softnet link set eth1 down

@@ -37,20 +37,16 @@ impl MemfdMemory {
         let len = len.next_multiple_of(4096);
         let fd = memfd_create("softnet-region", MemfdFlags::CLOEXEC)?;
         ftruncate(&fd, len as u64)?;
+        let (prot, mut flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // Where it is said, a policy comes first.
+        flags.set(MapFlags::POPULATE, nodes.is_empty());
         // SAFETY: a fresh mapping at an address the kernel chooses.
-        let base = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                &fd,
-                0,
-            )?
-        };
+        let base = unsafe { mmap(std::ptr::null_mut(), len, prot, flags, &fd, 0)? };
         let memory = MemfdMemory { base, len };
-        memory.prefer(nodes);
-        memory.populate();
+        if !nodes.is_empty() {
+            memory.prefer(nodes);
+            memory.populate();
+        }
         Ok(memory)
     }
 

@@ -4,6 +4,7 @@
 //! Any thread may ask. What the kernel does not tell is taken for the simplest: a core of its own,
 //! a cache for each node, one node.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -17,6 +18,15 @@ pub fn places(cpus: &[u32]) -> Vec<Place> {
 /// Where all CPUs of the machine are, ascending.
 pub fn all() -> Vec<Place> {
     all_in(Path::new("/sys/devices/system/cpu"))
+}
+
+/// The NUMA nodes of `cpus`, each once, ascending. None on a machine of one node: there is nothing to choose.
+pub fn nodes(cpus: &[u32]) -> Vec<u16> {
+    let distinct = |places: Vec<Place>| places.iter().map(|place| place.node).collect::<BTreeSet<_>>();
+    if distinct(all()).len() < 2 {
+        return Vec::new();
+    }
+    distinct(places(cpus)).into_iter().collect()
 }
 
 fn all_in(root: &Path) -> Vec<Place> {

@@ -3,10 +3,12 @@
 mod capture;
 mod check;
 mod cli;
+mod generate;
 mod instance;
 mod load;
 mod process;
 mod reload;
+mod rootless;
 mod rx_class;
 mod tc;
 mod top;

@@ -262,31 +262,26 @@ impl Follower {
         }
     }
 
-    /// Fixes a neighbour, or lets go of it.
+    /// Fixes a neighbour, or lets go of it. One that the configuration fixes, or that was fixed by hand since, is not the
+    /// kernel's to change.
     fn fix(&mut self, (dev, ip): (u16, IpAddr), mac: Option<MacAddr>) {
         let device = &self.shared.devices[usize::from(dev)].name;
         let configured = self.config.load().neighbours.iter().any(|n| n.address == ip && n.dev == *device);
+        let mac = mac.filter(|_| self.settings.neighbours && !configured);
         let before = match mac {
-            Some(mac) if self.settings.neighbours && !configured => self.neighbours.insert((dev, ip), mac),
-            Some(_) => return,
+            Some(mac) => self.neighbours.insert((dev, ip), mac),
             None => self.neighbours.remove(&(dev, ip)),
         };
-        if before == mac && mac.is_some() && self.is_fixed(dev, ip) || before.is_none() && mac.is_none() {
-            return;
-        }
-        self.shared.slow_path(&mut self.ctx, |slow, ctx, view, out| match mac {
-            Some(mac) => slow.set_permanent(ctx, view, (dev, ip, mac), out),
-            // One of another address was fixed by hand meanwhile; one that is configured was never the kernel's.
-            None if !configured && slow.neighbours().mac(dev, ip) == before => {
+        let fixed = self.shared.control().slow.neighbours().permanent(dev, ip);
+        match fix_step(mac, before, fixed, configured) {
+            FixStep::Set(mac) => self.shared.slow_path(&mut self.ctx, |slow, ctx, view, out| {
+                slow.set_permanent(ctx, view, (dev, ip, mac), out);
+            }),
+            FixStep::LetGo => self.shared.slow_path(&mut self.ctx, |slow, ctx, view, out| {
                 slow.remove_permanent(ctx, view, (dev, ip), out);
-            }
-            None => {}
-        });
-    }
-
-    /// Whether the neighbour is still fixed: it is not after its device was closed.
-    fn is_fixed(&self, dev: u16, ip: IpAddr) -> bool {
-        self.shared.control().slow.neighbours().is_permanent(dev, ip)
+            }),
+            FixStep::Leave => {}
+        }
     }
 
     /// Publishes what was changed.
@@ -303,7 +298,7 @@ impl Follower {
         }
         let mut rib = self.shared.routes.read();
         if !rib.v4.is_changed() && !rib.v6.is_changed() {
-            // Another thread has done it.
+            // What could not be published before, another thread has published.
             self.retry_at = None;
             return;
         }
@@ -352,6 +347,31 @@ impl Follower {
         if self.retry_at.is_some_and(|at| at <= self.shared.clock.now()) {
             self.publish();
         }
+    }
+}
+
+/// What is done about a neighbour.
+#[derive(Debug, PartialEq)]
+enum FixStep {
+    Set(MacAddr),
+    LetGo,
+    Leave,
+}
+
+/// A neighbour that the kernel has fixed at `mac`, or not any more; that was fixed at `before` for that reason, and is
+/// `fixed` at a MAC address now.
+fn fix_step(
+    mac: Option<MacAddr>,
+    before: Option<MacAddr>,
+    fixed: Option<MacAddr>,
+    configured: bool,
+) -> FixStep {
+    match mac {
+        // Nothing new, and another fixed it elsewhere since.
+        Some(_) if before == mac && fixed.is_some() => FixStep::Leave,
+        Some(mac) => FixStep::Set(mac),
+        None if !configured && before.is_some() && fixed == before => FixStep::LetGo,
+        None => FixStep::Leave,
     }
 }
 
@@ -457,4 +477,31 @@ fn remove(rib: &mut Rib, follower: Settings<'_>, devices: &HashMap<u32, u16>, ke
         }
         _ => None,
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_fixed_for_the_kernel_is_let_go() {
+        let (a, b) = ([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
+        for (mac, before, fixed, configured, step) in [
+            (Some(a), None, None, false, FixStep::Set(a)),
+            (Some(a), Some(a), Some(a), false, FixStep::Leave),
+            (Some(b), Some(a), Some(a), false, FixStep::Set(b)),
+            // The device was closed meanwhile.
+            (Some(a), Some(a), None, false, FixStep::Set(a)),
+            // Fixed by hand since.
+            (Some(a), Some(a), Some(b), false, FixStep::Leave),
+            (None, Some(a), Some(b), false, FixStep::Leave),
+            (None, Some(a), Some(a), false, FixStep::LetGo),
+            (None, Some(a), None, false, FixStep::Leave),
+            // By the configuration since, or never by the kernel.
+            (None, Some(a), Some(a), true, FixStep::Leave),
+            (None, None, Some(a), false, FixStep::Leave),
+        ] {
+            assert_eq!(fix_step(mac, before, fixed, configured), step, "{mac:?} {before:?} {fixed:?}");
+        }
+    }
 }

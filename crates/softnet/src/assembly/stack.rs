@@ -122,7 +122,7 @@ impl Assembly {
         let stack = &config.stack;
         // A head per frame: an skb always has one frame, and frames in rings need none.
         let bytes = Region::bytes(stack.frames, stack.frames);
-        let nodes: Vec<u16> = topology::places(&stack.workers).iter().map(|place| place.node).collect();
+        let nodes = topology::nodes(&stack.workers);
         let memory: Box<dyn RegionMemory> =
             Box::new(MemfdMemory::on_nodes(bytes, &nodes).map_err(system("packet memory"))?);
         let region = Region::with_defer(memory, stack.frames, stack.frames, stack.skb_defer_max)?;

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use softnet::config::{
-    CacheSizes, Config, DeviceConfig, GroMode, NatConfig, NatSourceConfig, NeighbourConfig, RouteConfig,
-    RouteTarget,
+    Action, CacheSizes, Chain, Config, DeviceConfig, FlowState, GroMode, NatConfig, NatSourceConfig,
+    NeighbourConfig, RouteConfig, RouteTarget, RuleAddresses, RuleConfig,
 };
 use softnet::driver::{OpenRequest, Own, Vlan};
 use softnet::internals::Assembly;
@@ -24,7 +24,7 @@ use super::streams::{
     WAN_MAC, WAN_VLAN,
 };
 use crate::bench::harness::{Case, alternate};
-use crate::bench::report::{Bound, REFERENCE, Report, Row, Sample, Which};
+use crate::bench::report::{Bound, REFERENCE, Report, Row, Sample};
 use crate::bench::{Common, pin, text};
 
 /// What the caches are like.
@@ -36,6 +36,29 @@ const CACHES: [(&str, CacheSizes); 4] = [
 ];
 const NONE: usize = 0;
 const TODAY: usize = 3;
+
+/// Networks that [`rules`] block.
+const BLOCKED: u8 = 10;
+
+/// What a router has that keeps strangers out: networks that are blocked, answers that are let in, and all that comes from
+/// inside. Every packet here is held against all of them.
+fn rules() -> Result<Vec<RuleConfig>, String> {
+    let rule = |action: Action, condition: &dyn Fn(&mut RuleConfig)| {
+        let mut rule = RuleConfig::default();
+        (rule.hook, rule.action) = (vec![Chain::Forward], action);
+        condition(&mut rule);
+        rule
+    };
+    let mut rules = Vec::new();
+    for n in 0..BLOCKED {
+        let blocked = format!("20.0.{n}.0/24").parse().map_err(text)?;
+        rules.push(rule(Action::Drop, &|rule| rule.source = vec![RuleAddresses::Prefix(blocked)]));
+    }
+    let belongs = [FlowState::Established, FlowState::Related];
+    rules.push(rule(Action::Allow, &|rule| rule.state = belongs.to_vec()));
+    rules.push(rule(Action::Allow, &|rule| rule.input = vec!["lan".into()]));
+    Ok(rules)
+}
 
 /// A row.
 #[derive(Clone, Copy, Debug)]
@@ -54,12 +77,15 @@ struct Setup {
     burst: u64,
     /// Without a router: what comes in by one NIC goes out by the other.
     raw: bool,
+    /// With the rules of a router that keeps strangers out.
+    rules: bool,
 }
 
 impl Setup {
     const fn new(cache: usize, proto: Proto, gro: GroMode) -> Self {
         let burst = BATCH as u64;
-        Setup { cache, frames_cached: true, proto, gro, tso: true, rx_csum: true, burst, raw: false }
+        let (frames_cached, tso, rx_csum) = (true, true, true);
+        Setup { cache, frames_cached, proto, gro, tso, rx_csum, burst, raw: false, rules: false }
     }
 
     /// All there are: each cache by what GRO does and by protocol, and what one of these is without
@@ -78,7 +104,10 @@ impl Setup {
         for proto in [Proto::Udp, Proto::Tcp] {
             all.push(Setup { frames_cached: false, ..Setup::new(TODAY, proto, GroMode::Off) });
         }
-        all.push(Setup { raw: true, ..Setup::new(TODAY, Proto::Tcp, GroMode::Off) });
+        for gro in [GroMode::Off, GroMode::Frags] {
+            let tcp = Setup::new(TODAY, Proto::Tcp, gro);
+            all.extend([Setup { raw: true, ..tcp }, Setup { rules: true, ..tcp }]);
+        }
         all.extend(
             (0..CACHES.len()).map(|at| Setup { burst: 1, ..Setup::new(at, Proto::Udp, GroMode::Off) }),
         );
@@ -108,6 +137,7 @@ impl Setup {
             ("rx_csum", json!(self.rx_csum)),
             ("frames", json!(CACHES[frames].0)),
             ("burst", json!(self.burst)),
+            ("rules", json!(if self.rules { BLOCKED + 2 } else { 0 })),
             ("app", json!("nat")),
             ("device", json!("mem")),
             ("context", json!("softirq")),
@@ -145,6 +175,10 @@ impl Setup {
         let mut nat = NatConfig::default();
         (nat.connections, nat.source) = (1024, source);
         config.nat = Some(nat);
+        if self.rules {
+            config.filter.rules = rules()?;
+            config.filter.policies[Chain::Forward as usize] = Action::Drop;
+        }
         Ok(config)
     }
 
@@ -319,6 +353,7 @@ fn ratio(report: &Report, case: &str, by: &str, proto: &str, gro: &str) -> f64 {
         ("rx_csum", json!(true)),
         ("frames", json!(CACHES[TODAY].0)),
         ("burst", json!(BATCH)),
+        ("rules", json!(0)),
     ];
     report.ratio_where((case, &params), (by, &params), "mpps")
 }
@@ -348,17 +383,39 @@ fn bounds(report: &mut Report) {
             .on(&REFERENCE)
             .meaning("One array is no worse than two: equal, within what runs differ by.");
     }
-    let of = |gro: &'static str| {
-        let full = json!(BATCH);
-        [("proto", json!("tcp")), ("gro", json!(gro)), ("tso", json!(true)), ("burst", full)]
+    let gain = |report: &Report, case: &str, rules: u8| {
+        let of = |gro: &'static str| {
+            let (full, rules) = (json!(BATCH), json!(rules));
+            let mut of =
+                vec![("proto", json!("tcp")), ("gro", json!(gro)), ("burst", full), ("rules", rules)];
+            of.extend([("tso", json!(true)), ("rx_csum", json!(true)), ("frames", json!(CACHES[TODAY].0))]);
+            of
+        };
+        report.ratio_where((case, &of("frags")), (case, &of("off")), "mpps")
     };
-    let (frags, off) = (of("frags"), of("off"));
-    let which = |params| -> Which<'_> { (today, params) };
-    let aggregated = report.ratio_where(which(&frags), which(&off), "mpps");
+    let with_rules = BLOCKED + 2;
+    let aggregated = gain(report, today, 0);
     report
         .bound_value("gro frags / off mpps, tcp".into(), aggregated, Bound::AtLeast(4.0))
         .on(&REFERENCE)
         .meaning("With GRO and a NIC that cuts, TCP is forwarded so much faster.");
+    let aggregated = gain(report, today, with_rules);
+    report
+        .bound_value(
+            format!("gro frags / off mpps, tcp, {with_rules} rules"),
+            aggregated,
+            Bound::AtLeast(4.0),
+        )
+        .on(&REFERENCE)
+        .meaning("The same where the router filters too: the more it has to do, the more GRO saves.");
+    report
+        .bound_value(
+            "gro frags / off mpps, tcp, no router".into(),
+            gain(report, "raw", 0),
+            Bound::AtLeast(0.5),
+        )
+        .on(&REFERENCE)
+        .meaning("What GRO costs by itself, where nothing is saved: the floor that the ratios above have.");
     let single = [("burst", json!(1))];
     let latency = report.ratio_where((today, &single), (none, &single), "ns_per_packet");
     report

@@ -5,6 +5,8 @@
 //! `frames` are the sums of all queues; an entry's `published` is the MAC address that the fast
 //! path was last told.
 
+mod gateways;
+
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -241,36 +243,6 @@ impl NeighTable {
         }
     }
 
-    /// Routes lead by way of `gateways`, each known by device and address: their entries, which are still to come, count
-    /// towards no limit, and stay.
-    pub fn set_gateways(&mut self, gateways: impl IntoIterator<Item = (u16, IpAddr)>) {
-        debug_assert!(self.entries.is_empty());
-        self.gateways = gateways.into_iter().collect();
-    }
-
-    /// Routes lead by way of these, too: entries that there are already count no more, and stay.
-    pub fn add_gateways(&mut self, gateways: impl IntoIterator<Item = (u16, IpAddr)>) {
-        for key in gateways {
-            self.gateways.insert(key);
-            let Some(entry) = self.entries.get_mut(&key).filter(|entry| !entry.gateway) else { continue };
-            let before = entry.counts_as();
-            entry.gateway = true;
-            self.timers.gc.change(key, before, entry.counts_as());
-        }
-    }
-
-    /// No route leads by way of these any more: their entries count as any others, and
-    /// go as those do when others are to come.
-    pub fn remove_gateways(&mut self, gateways: &[(u16, IpAddr)]) {
-        for key in gateways {
-            self.gateways.remove(key);
-            let Some(entry) = self.entries.get_mut(key).filter(|entry| entry.gateway) else { continue };
-            let before = entry.counts_as();
-            entry.gateway = false;
-            self.timers.gc.change(*key, before, entry.counts_as());
-        }
-    }
-
     /// The entry of `key`, which is made if there is none and room for it.
     fn entry(&mut self, now: u64, key: Key, confirmed: bool, actions: &mut Actions) -> bool {
         if self.entries.contains_key(&key) {
@@ -463,7 +435,13 @@ impl NeighTable {
 
     /// Whether it is.
     pub fn is_permanent(&self, dev: u16, ip: IpAddr) -> bool {
-        self.entries.get(&(dev, ip)).is_some_and(|entry| entry.state == NeighState::Permanent)
+        self.permanent(dev, ip).is_some()
+    }
+
+    /// The MAC address that a neighbour is fixed at.
+    pub fn permanent(&self, dev: u16, ip: IpAddr) -> Option<MacAddr> {
+        let entry = self.entries.get(&(dev, ip)).filter(|entry| entry.state == NeighState::Permanent)?;
+        Some(entry.mac)
     }
 
     /// Removes every entry of `dev`, permanent ones too, for the device is gone.
