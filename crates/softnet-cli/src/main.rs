@@ -11,6 +11,7 @@ mod demo;
 mod filter;
 mod generate;
 mod instance;
+mod link;
 mod load;
 mod neigh;
 mod ntuple;
@@ -55,14 +56,15 @@ Examples:
   softnet route --help             routes, as `ip route` has them
   softnet neigh --help             neighbours, as `ip neigh` has them
   softnet addr --help              addresses, as `ip addr` has them
+  softnet link --help              links and MTUs, as `ip link` has them
   softnet reload                   read the configuration again, and apply it
   softnet capture eth1 udp port 53 packets that pass, as tcpdump shows them
   softnet bench forward            how fast this machine forwards
   softnet load 10.0.0.2:11211      how fast a memcached server answers over UDP
 
 run needs root, and so do the benches that use interfaces.
-show, top, set, qdisc, filter, ntuple, route, neigh, addr and reload need the
-user that runs the instance.
+show, top, set, qdisc, filter, ntuple, route, neigh, addr, link and reload need
+the user that runs the instance.
 `softnet COMMAND --help` says more.";
 
 #[derive(Subcommand)]
@@ -77,6 +79,7 @@ enum Command {
     Route(route::RouteArgs),
     Neigh(neigh::NeighArgs),
     Addr(addr::AddrArgs),
+    Link(link::LinkArgs),
     Reload(reload::Reload),
     Capture(capture::CaptureArgs),
     Demo(demo::Demo),
@@ -121,6 +124,7 @@ fn main() -> ExitCode {
         Command::Route(args) => route::route(&args),
         Command::Neigh(args) => neigh::neigh(&args),
         Command::Addr(args) => addr::addr(&args),
+        Command::Link(args) => link::link(&args),
         Command::Reload(args) => reload::reload(&args),
         Command::Capture(args) => capture::capture(&args),
         Command::Demo(args) => demo::demo(&args),

@@ -93,7 +93,9 @@ impl Handler for Instance {
             Request::Ntuple(_) => {
                 return Ok(json!({"location": 1023, "filters": self.request(Request::Show(Table::Ntuple))?}));
             }
-            Request::Route(_) | Request::Neigh(_) | Request::Addr(_) => return Ok(json!({"changed": 1})),
+            Request::Route(_) | Request::Neigh(_) | Request::Addr(_) | Request::Link(_) => {
+                return Ok(json!({"changed": 1}));
+            }
             Request::Reload => return Ok(json!({"changes": ["eth1: qdisc"]})),
             Request::Lookup(addr) => return Ok(json!({"addr": addr, "routes": [], "hops": []})),
             Request::Capture(_) => return Err("not of this instance".into()),

@@ -6,6 +6,7 @@
 mod links;
 mod live;
 mod reload;
+mod set_link;
 
 use std::io;
 use std::sync::mpsc::Receiver;
@@ -147,6 +148,11 @@ impl Housekeeper {
         self.shared.devices.iter().filter(over).map(|vlan| vlan.index).collect()
     }
 
+    /// Whether device `dev` is to be open as soon as it can be.
+    fn is_wanted(&self, dev: u16) -> bool {
+        !self.absent[usize::from(dev)] && !self.shared.devices[usize::from(dev)].is_down()
+    }
+
     /// Opens what device `dev` is on: by its driver, or over its link, if it is a VLAN.
     fn open_parts(&mut self, dev: u16) -> Result<OpenDevice, DeviceError> {
         let (config, device) = (&self.config, &self.shared.devices[usize::from(dev)]);
@@ -251,6 +257,7 @@ impl Housekeeper {
             params,
         };
         self.shared.devices[usize::from(dev)].live.store(Some(Arc::new(live)));
+        self.shared.devices[usize::from(dev)].set_down(false);
         // Only now: a knob that is set before finds the device closed, and is only remembered.
         napis.iter().for_each(|instance| self.shared.devices[usize::from(dev)].apply_deferral(instance));
         if let Some(warning) = napis.first().and_then(|instance| instance.napi.mitigation.warning()) {
@@ -276,8 +283,7 @@ impl Housekeeper {
                 slow.announce(ctx, view, dev, kinds, out);
             });
         }
-        let there: Vec<u16> =
-            self.vlans(dev).into_iter().filter(|vlan| !self.absent[usize::from(*vlan)]).collect();
+        let there: Vec<u16> = self.vlans(dev).into_iter().filter(|vlan| self.is_wanted(*vlan)).collect();
         there.into_iter().try_for_each(|vlan| self.open(vlan))
     }
 
@@ -338,7 +344,7 @@ impl Housekeeper {
                 }
                 Err(error) => Err(error.into()),
             },
-            change @ (Change::Route(_) | Change::Neigh(_) | Change::Addr(_)) => {
+            change @ (Change::Route(_) | Change::Neigh(_) | Change::Addr(_) | Change::Link(_)) => {
                 let changed = self.change_live(change).map(|n| vec![u32::try_from(n).unwrap_or(u32::MAX)]);
                 changed.map_err(ControlError::from)
             }

@@ -11,7 +11,8 @@ use softnet_dev::OpenDevice;
 use softnet_dev::packet::{self, MAX_QUEUES, OwnAddresses, PacketConfig};
 use softnet_dev::xdp::Conflict;
 
-use super::{DeviceDriver, DeviceError, Driver, Keys, Kind, OpenRequest, Opener};
+use super::link::set_interface;
+use super::{DeviceDriver, DeviceError, Driver, Keys, Kind, LinkChange, OpenRequest, Opener};
 use crate::util::{Limit, note, range};
 
 pub(super) const KIND: Kind = Kind { name: NAME, keys: &["queues", "ring", "offloads"], read };
@@ -132,6 +133,10 @@ impl Opener for PacketOpener {
         let addresses = if device.force { &[][..] } else { &device.addresses };
         let conflict = self.own.get(&device.dev)?.conflict(addresses)?;
         Some((conflict.address, conflict.holder))
+    }
+
+    fn set_link(&mut self, device: &OpenRequest<'_>, change: LinkChange) -> Result<(), DeviceError> {
+        set_interface(device.name, change)
     }
 
     fn on_interface(&self, _: u16) -> bool {

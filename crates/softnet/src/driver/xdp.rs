@@ -9,7 +9,8 @@ use softnet_core::skb::Region;
 use softnet_dev::OpenDevice;
 use softnet_dev::xdp::{self, Claim, ClaimedVlan, Claims, Conflict, Mode, OpenPorts, Ports, Umem, XdpConfig};
 
-use super::{DeviceDriver, DeviceError, Driver, Keys, Kind, OpenRequest, Opener, VlanRequest};
+use super::link::set_interface;
+use super::{DeviceDriver, DeviceError, Driver, Keys, Kind, LinkChange, OpenRequest, Opener, VlanRequest};
 use crate::util::{Limit, note, power};
 
 pub(super) const KIND: Kind = Kind { name: NAME, keys: &["mode", "shared", "ring", "tso"], read };
@@ -186,6 +187,10 @@ impl Opener for XdpOpener {
 
     fn ports(&self) -> Option<Arc<dyn Ports>> {
         Some(self.ports.clone())
+    }
+
+    fn set_link(&mut self, device: &OpenRequest<'_>, change: LinkChange) -> Result<(), DeviceError> {
+        set_interface(device.name, change)
     }
 
     fn on_interface(&self, _: u16) -> bool {

@@ -13,6 +13,7 @@ mod hosts;
 mod ipv6;
 mod jumbo;
 mod life;
+mod link;
 mod live;
 mod moves;
 mod multicast;

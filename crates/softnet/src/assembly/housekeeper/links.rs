@@ -92,7 +92,7 @@ impl Housekeeper {
             let there = |m: &LinkMonitor| m.links().any(|link| link.name == device.name && link.up);
             let open = self.shared.devices[dev].live.load().is_some();
             if open
-                || self.absent[dev]
+                || !self.is_wanted(dev as u16)
                 || self.is_vlan(dev as u16)
                 || !self.monitor.as_ref().is_some_and(there)
             {

@@ -49,6 +49,7 @@ impl Housekeeper {
             }
             Change::Neigh(set) => change_neigh(&self.shared, &mut self.ctx, &config, set),
             Change::Addr(set) => self.change_addr(set),
+            Change::Link(set) => self.set_link(set),
             _ => Ok(0),
         }
     }

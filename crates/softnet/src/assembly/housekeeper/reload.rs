@@ -103,7 +103,10 @@ impl Housekeeper {
         let config = self.config.clone();
         let mut neighbours = Vec::new();
         self.reload_neighbours(&before, &mut neighbours);
-        gone.iter().for_each(|&dev| self.close(dev as u16));
+        for &dev in &gone {
+            self.close(dev as u16);
+            self.shared.devices[dev].set_down(false);
+        }
         let rules = (nat.is_some(), filter.is_some());
         let ended = self.install(nat, filter);
         let opened: Vec<_> = came.iter().map(|&dev| (dev, self.open_again(dev as u16))).collect();
