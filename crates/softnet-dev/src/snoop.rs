@@ -64,8 +64,9 @@ pub struct Snoop {
 }
 
 impl Snoop {
-    /// Of the interface with index `ifindex` of the calling thread's network namespace. Neighbour advertisements to all nodes
-    /// come whether the kernel speaks IPv6 on the interface or not: softnet may at any time.
+    /// Of the interface with index `ifindex` of the calling thread's network namespace. Neighbour
+    /// advertisements to all nodes come whether the kernel speaks IPv6 on the interface or not:
+    /// softnet may at any time.
     ///
     /// # Errors
     /// Needs CAP_NET_RAW.

@@ -169,8 +169,9 @@ pub struct OwnAddresses {
 }
 
 impl OwnAddresses {
-    /// From now on softnet's addresses are `addresses`, and it is in the groups in which neighbours look for them. Without
-    /// effect on a device that is closed. Returns one that the kernel has, too, unless that was said before.
+    /// From now on softnet's addresses are `addresses`, and it is in the groups in which neighbours
+    /// look for them. Without effect on a device that is closed. Returns one that the kernel has,
+    /// too, unless that was said before.
     pub fn replace(&self, addresses: &[IpAddr]) -> Option<Conflict> {
         // As when it is opened.
         let _ = self.groups.upgrade()?.solicit(&own_ipv6(addresses, self.mac));

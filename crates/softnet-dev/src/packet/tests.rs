@@ -400,7 +400,7 @@ fn refusals_say_what_mends_them() {
     world.end();
 }
 
-/// A rule of the interface's own drops a flow: those behind it do not wait for it.
+/// A discipline of the interface's own drops a flow: those behind it do not wait for it.
 #[test]
 fn what_the_kernel_drops_is_dropped_and_stops_no_other() {
     let Some(mut world) = World::new(1500) else { return };
@@ -411,8 +411,11 @@ fn what_the_kernel_drops_is_dropped_and_stops_no_other() {
             world.here.run(|| std::process::Command::new("tc").args(args.split(' ')).status()).unwrap();
         assert!(told.unwrap().success(), "{args}");
     };
-    tc("qdisc add dev s0 clsact");
-    tc("filter add dev s0 egress protocol 0x88b6 matchall action drop");
+    tc("qdisc add dev s0 root handle 1: htb default 1");
+    (1..3).for_each(|n| tc(&format!("class add dev s0 parent 1: classid 1:{n} htb rate 1gbit")));
+    // A queue without a place.
+    tc("qdisc add dev s0 parent 1:2 pfifo limit 0");
+    tc("filter add dev s0 parent 1: protocol 0x88b6 u32 match u32 0 0 classid 1:2");
     let kinds = [0x88b5, 0x88b6, 0x88b6, 0x88b5, 0x88b6, 0x88b5];
     let mut batch = Batch::new();
     for (n, kind) in kinds.into_iter().enumerate() {
@@ -439,7 +442,7 @@ fn groups_follow_addresses_that_come_and_go() {
     let (open, own) = world.here.run(|| open_with_addresses(&config, 5)).unwrap().unwrap();
     let (one, two) = ("ff0200000000000000000001ff000001", "ff0200000000000000000001ff000002");
     let joined_in = |world: &World| {
-        let all = world.here.run(|| std::fs::read_to_string("/proc/net/igmp6").unwrap()).unwrap();
+        let all = world.here.run(|| std::fs::read_to_string("/proc/thread-self/net/igmp6").unwrap()).unwrap();
         let is = |group: &str| all.lines().any(|line| line.contains("s0") && line.contains(group));
         (is(one), is(two))
     };

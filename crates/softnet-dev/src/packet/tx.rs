@@ -3,8 +3,9 @@
 //! Called by the holder of the TX queue's lock only. The kernel copies a packet before the call
 //! returns, so nothing is held, and one that the socket had no room for is still here to be sent
 //! again. One that the kernel drops behind the socket, by a discipline or a rule of the interface's
-//! own, is tried once more and then dropped here: those behind it do not wait for it. (A transmit ring saves that copy, but takes one into its slots instead, which packets of
-//! several frames and of many segments would have to fit.)
+//! own, is tried once more and then dropped here: those behind it do not wait for it. (A transmit
+//! ring saves that copy, but takes one into its slots instead, which packets of several frames and
+//! of many segments would have to fit.)
 
 use std::io;
 use std::sync::Arc;

@@ -65,8 +65,8 @@ impl Groups {
         }
     }
 
-    /// From now on neighbours look for softnet's IPv6 addresses `addresses` here, and softnet is in their groups and those
-    /// of all routers. On an error it stays in those of before.
+    /// From now on neighbours look for softnet's IPv6 addresses `addresses` here, and softnet is in
+    /// their groups and those of all routers. On an error it stays in those of before.
     pub(crate) fn solicit(&self, addresses: &[Ipv6Addr]) -> SysResult<()> {
         let routers = ALL_ROUTERS.into_iter().filter(|_| !addresses.is_empty());
         let mut groups: Vec<IpAddr> =

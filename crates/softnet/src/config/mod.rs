@@ -525,8 +525,8 @@ impl Config {
         self.devices.iter().filter_map(of).collect()
     }
 
-    /// Looks at the interfaces that it names, in the calling thread's network namespace, and touches none. Returns why devices
-    /// can't be taken as they are now.
+    /// Looks at the interfaces that it names, in the calling thread's network namespace, and touches
+    /// none. Returns why devices can't be taken as they are now.
     pub fn look(&self) -> Vec<DeviceError> {
         let all = 0..self.devices.len() as u16;
         all.filter_map(|dev| self.devices[usize::from(dev)].driver.look(&self.request(dev)).err()).collect()

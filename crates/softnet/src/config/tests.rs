@@ -516,7 +516,7 @@ fn one_error_each_beside_a_device() {
         ),
         (
             "[[route]]\nto = \"10.5.0.0/16\"\nnexthops = [{ via = \"10.0.0.2\", weight = 257 }, { dev = \"eth1\" }]",
-            "r.toml:6:12: route.nexthops: weight: expected 1 to 256, found 257",
+            "r.toml:6:12: route.nexthops: weight: expected a number from 1 to 256, found 257",
         ),
         (
             "[[route]]\nto = \"10.5.0.0/16\"\nnexthops = [{ weight = 2 }, { dev = \"eth1\" }]",

@@ -89,8 +89,9 @@ pub trait Driver: Any + fmt::Debug + Send + Sync {
     fn frames(&self) -> u64;
     /// Tells what is wrong with its values: the key, and why.
     fn check(&self, wrong: &mut dyn FnMut(&'static str, String));
-    /// What speaks against taking the interface of `device`, in the calling thread's network namespace, as it is now. It is not
-    /// touched; what becomes known only by opening it is not found.
+    /// What speaks against taking the interface of `device`, in the calling thread's network
+    /// namespace, as it is now. It is not touched; what becomes known only by opening it is not
+    /// found.
     fn look(&self, _device: &OpenRequest<'_>) -> Result<(), DeviceError> {
         Ok(())
     }

@@ -113,8 +113,8 @@ fn target(
     }
 }
 
-/// Which of `routes` are to prefixes that an earlier one of the same metric is to, in order. A table of those seen would take
-/// more memory than the forwarding tables of a million routes.
+/// Which of `routes` are to prefixes that an earlier one of the same metric is to, in order. A table
+/// of those seen would take more memory than the forwarding tables of a million routes.
 fn repeated(routes: &[RouteConfig]) -> Vec<usize> {
     let key = |i: u32| (routes[i as usize].to, routes[i as usize].metric);
     let mut order: Vec<u32> = (0..routes.len() as u32).collect();
