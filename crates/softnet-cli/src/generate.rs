@@ -56,7 +56,9 @@ fn pages(command: &Command, dir: &Path) -> io::Result<()> {
         pages(sub, dir)?;
     }
     let source = concat!("softnet ", env!("CARGO_PKG_VERSION"));
-    let man = Man::new(command.clone().disable_help_subcommand(true)).source(source).manual("softnet");
+    // An empty date would not be quoted, and the source be taken for it.
+    let man =
+        Man::new(command.clone().disable_help_subcommand(true)).date(" ").source(source).manual("softnet");
     let mut page = Vec::new();
     man.render_title(&mut page)?;
     man.render_name_section(&mut page)?;
