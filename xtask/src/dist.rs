@@ -32,7 +32,7 @@ pub(crate) fn dist(root: &Path) -> Result<(), String> {
         return Ok(());
     }
     for variant in [&[][..], &["--variant", "dbgsym"]] {
-        let deb = ["deb", "--package", "softnet-cli", "--no-build", "--no-strip"];
+        let deb = ["deb", "--package", "softnet-cli", "--no-build", "--no-strip", "--quiet"];
         run(cargo().args(deb).args(variant).arg("--output").arg(&out).current_dir(root))?;
     }
     Ok(())
