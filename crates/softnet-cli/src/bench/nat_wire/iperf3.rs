@@ -25,9 +25,9 @@ impl Drop for Running {
     }
 }
 
-fn start(ns: &NetNs, args: &[String]) -> Result<Running, String> {
+fn start(ns: &NetNs, args: &[String], said: Stdio) -> Result<Running, String> {
     let mut iperf3 = Command::new("iperf3");
-    iperf3.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    iperf3.args(args).stdin(Stdio::null()).stdout(said).stderr(Stdio::null());
     let started = ns.run(|| iperf3.spawn()).map_err(text)?;
     started.map(Running).map_err(|error| format!("iperf3 (Debian: apt-get install iperf3): {error}"))
 }
@@ -42,14 +42,15 @@ pub(super) fn measure(
     let words = |line: String| line.split_whitespace().map(String::from).collect::<Vec<_>>();
     // It is refused until the server listens.
     let deadline = Instant::now() + PATIENCE;
-    let mut serving = start(server, &words(format!("--server --one-off --bind {address}")))?;
+    let serve = || start(server, &words(format!("--server --one-off --bind {address}")), Stdio::null());
+    let mut serving = serve()?;
     loop {
         let [seconds, omit] = [time, warm].map(|time| time.as_secs().max(1));
         let line = format!(
             "--client {address} --parallel {streams} --time {seconds} --omit {omit} --congestion cubic --json"
         );
         let (began, cpu) = (Instant::now(), busy_ns());
-        let mut running = start(client, &words(line))?;
+        let mut running = start(client, &words(line), Stdio::piped())?;
         let stdout = running.0.stdout.take().ok_or("iperf3 has no output")?;
         let said: Value = serde_json::from_reader(stdout).map_err(|error| format!("iperf3: {error}"))?;
         let cpu = busy_ns().saturating_sub(cpu) as f64 / 1e9 / began.elapsed().as_secs_f64();
@@ -58,7 +59,7 @@ pub(super) fn measure(
                 return Err(format!("iperf3: {error}"));
             }
             if serving.0.try_wait().map_err(text)?.is_some() {
-                serving = start(server, &words(format!("--server --one-off --bind {address}")))?;
+                serving = serve()?;
             }
             std::thread::sleep(Duration::from_millis(20));
             continue;

@@ -144,7 +144,7 @@ pub(super) fn run(
             // Each in its best configuration.
             let best =
                 |names: &[&'static str]| names.iter().copied().max_by(|a, b| median(a).total_cmp(&median(b)));
-            let peers: &[_] = match taps {
+            let peers: &[&'static str] = match taps {
                 true => &["kernel-taps"],
                 false => &["kernel-xdp", "kernel-xdp-threaded", "kernel-xdp-threaded-2"],
             };

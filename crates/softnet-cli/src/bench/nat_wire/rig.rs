@@ -24,6 +24,7 @@ use softnet_testkit::sysctl;
 use super::iperf3;
 use super::routers::{Driver, Taps, kernel_router, patch, softnet};
 use crate::bench::cpu::busy_ns;
+use crate::bench::cpus;
 use crate::bench::pass::let_pass;
 use crate::bench::proc_net::counters;
 use crate::bench::report::Sample;
@@ -273,7 +274,7 @@ impl Rig {
 
 /// Has the interface of a host process what it receives as `ends` says; `cpu` is the router's.
 fn received_by(name: &str, ends: Ends, cpu: usize) -> Result<(), String> {
-    let other = super::super::cpus().into_iter().find(|other| *other != cpu).unwrap_or(cpu);
+    let other = cpus().into_iter().find(|other| *other != cpu).unwrap_or(cpu);
     match ends {
         Ends::Softirq => Ok(()),
         Ends::Threaded => {

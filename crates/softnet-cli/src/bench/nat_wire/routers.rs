@@ -134,7 +134,7 @@ pub(super) fn softnet(
     }
     // What a TAP brings is merged already.
     let gro = if matches!(driver, Driver::Taps(_)) { GroMode::Off } else { GroMode::Frags };
-    let workers = if cpus[0] == cpus[1] { &cpus[..1] } else { &cpus };
+    let workers = if cpus[0] == cpus[1] { &cpus[..1] } else { &cpus[..] };
     for (at, (name, own)) in names.iter().zip([INSIDE, OUTSIDE]).enumerate() {
         let addresses = vec![InterfaceAddr::new(own, 24).map_err(text)?];
         config.devices.push(DeviceConfig::new(name).with(|device| {
