@@ -1,12 +1,13 @@
 //! The developer's commands, as `cargo xtask`. They need nothing beyond Rust.
 //!
 //! `check` is the loop between two commits; `comments` looks at the width of comments, as `check`
-//! does; `deps` holds the dependencies to deny.toml; `packetdrill` runs scripts of TCP; `ci` is
-//! what must pass before a change lands. Each prints the seconds of its steps.
+//! does; `deps` holds the dependencies to deny.toml; `packetdrill` runs scripts of TCP; `dist`
+//! makes packages; `qemu` tries other kernels and NICs; `ci` is what must pass before a change lands.
 #![deny(unsafe_code)]
 
 mod comments;
 mod deps;
+mod dist;
 mod licence;
 mod packetdrill;
 mod shims;
@@ -21,6 +22,8 @@ cargo xtask comments   how wide comments are
 cargo xtask deps       licences, sources and banned crates of the dependencies, by deny.toml
 cargo xtask packetdrill
                        scripts of packetdrill against the TCP engine (--help says more)
+cargo xtask dist       the program, man pages and completions, and a Debian package, in target/dist
+cargo xtask qemu       .ci/qemu/run: on stock kernels and other NICs (--help says more)
 cargo xtask ci         .ci/run: everything, as root";
 
 /// What `check` runs, by `cargo`. All have the same members, features and profile, so that nothing is built twice.
@@ -45,6 +48,8 @@ fn main() -> ExitCode {
             Ok(())
         }
         ["packetdrill", ref args @ ..] => packetdrill::run(root, args),
+        ["dist"] => dist::dist(root),
+        ["qemu", ref args @ ..] => run(Command::new("bash").arg(root.join(".ci/qemu/run")).args(args)),
         ["ci"] => run(Command::new("bash").arg(".ci/run").current_dir(root)),
         _ => {
             eprintln!("{HELP}");

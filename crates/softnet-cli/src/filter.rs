@@ -28,7 +28,8 @@ pub(crate) struct FilterArgs {
 }
 
 const USAGE: &str = "softnet filter [-s] show [dev DEV [ingress|egress]]
-       softnet filter add|replace dev DEV ingress|egress matchall action mirred ingress|egress redirect|mirror dev TO
+       softnet filter add|replace dev DEV ingress|egress matchall
+                      action mirred ingress|egress redirect|mirror dev TO
        softnet filter del dev DEV ingress|egress";
 
 const HELP: &str = "\

@@ -9,7 +9,9 @@ mod bench;
 mod capture;
 mod demo;
 mod filter;
+mod generate;
 mod instance;
+mod link;
 mod load;
 mod neigh;
 mod ntuple;
@@ -42,25 +44,27 @@ Examples:
   softnet demo                     see it forward real traffic, here and now
   softnet run router.toml --check  is the configuration right?
   softnet run router.toml          route between its interfaces, until Ctrl-C
-  softnet show napi                which thread polls which queue, and why it is awake or asleep
+  softnet show napi                which thread polls which queue, and why
   softnet top                      the same, live, with what it costs
   softnet show drops               what was lost, and why
-  softnet set dev eth1 threaded=1  poll each of its queues by a thread of its own, from now on
+  softnet set dev eth1 threaded=1  poll each queue by a thread of its own
+  softnet set rss eth1 equal 4     spread flows over RX queues, as `ethtool -X`
+  softnet ntuple --help            which packets go where, as `ethtool -N`
   softnet qdisc replace dev eth1 root tbf rate 10mbit burst 15kb latency 50ms
-                                   send no more than that by it, as `tc` would have it
-  softnet filter --help            redirect or mirror what a device sends or receives
-  softnet set rss eth1 equal 4     spread flows over four of its RX queues, as `ethtool -X` would
-  softnet ntuple --help            which packets go to which RX queue, as `ethtool -N` has it
-  softnet route --help             add, change, remove and look up routes, as `ip route` would
-  softnet neigh --help             fix and forget neighbours, as `ip neigh` would
-  softnet addr --help              add and remove addresses, as `ip addr` would
-  softnet reload                   read the configuration again, and apply the difference
-  softnet capture eth1 udp port 53 packets that come and leave by it, as tcpdump shows them
+                                   send no more than that, as `tc` has it
+  softnet filter --help            redirect or mirror what passes a device
+  softnet route --help             routes, as `ip route` has them
+  softnet neigh --help             neighbours, as `ip neigh` has them
+  softnet addr --help              addresses, as `ip addr` has them
+  softnet link --help              links and MTUs, as `ip link` has them
+  softnet reload                   read the configuration again, and apply it
+  softnet capture eth1 udp port 53 packets that pass, as tcpdump shows them
   softnet bench forward            how fast this machine forwards
   softnet load 10.0.0.2:11211      how fast a memcached server answers over UDP
 
-run and demo need root, and so do the benches that use interfaces.
-show, top, set, qdisc, filter, ntuple, route, neigh, addr and reload need the user that runs the instance.
+run needs root, and so do the benches that use interfaces.
+show, top, set, qdisc, filter, ntuple, route, neigh, addr, link and reload need
+the user that runs the instance.
 `softnet COMMAND --help` says more.";
 
 #[derive(Subcommand)]
@@ -75,6 +79,7 @@ enum Command {
     Route(route::RouteArgs),
     Neigh(neigh::NeighArgs),
     Addr(addr::AddrArgs),
+    Link(link::LinkArgs),
     Reload(reload::Reload),
     Capture(capture::CaptureArgs),
     Demo(demo::Demo),
@@ -83,6 +88,8 @@ enum Command {
     /// Measure softnet on this machine
     #[command(subcommand)]
     Bench(bench::Bench),
+    #[command(hide = true)]
+    Generate(generate::Generate),
 }
 
 /// Why a command ends early.
@@ -117,11 +124,13 @@ fn main() -> ExitCode {
         Command::Route(args) => route::route(&args),
         Command::Neigh(args) => neigh::neigh(&args),
         Command::Addr(args) => addr::addr(&args),
+        Command::Link(args) => link::link(&args),
         Command::Reload(args) => reload::reload(&args),
         Command::Capture(args) => capture::capture(&args),
         Command::Demo(args) => demo::demo(&args),
         Command::Load(args) => load::load(&args),
         Command::Bench(bench) => bench.run(),
+        Command::Generate(args) => generate::generate(&args),
     };
     let (code, message) = match result {
         Ok(()) | Err(Failure::PipeClosed) => return ExitCode::SUCCESS,

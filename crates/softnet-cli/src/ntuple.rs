@@ -28,9 +28,11 @@ pub(crate) struct NtupleArgs {
 }
 
 const USAGE: &str = "softnet ntuple [--name NAME] [--json] DEV show
-       softnet ntuple DEV flow-type ip4|tcp4|udp4|ip6|tcp6|udp6 [src-ip A [m M]] [dst-ip A [m M]] [src-port N [m M]]
-                          [dst-port N [m M]] [tos N [m M]] [l4proto N [m M]] [vlan N [m M]]
-                          action N | action -1 | context N  [loc N]
+       softnet ntuple DEV flow-type ip4|tcp4|udp4|ip6|tcp6|udp6
+                      [src-ip A [m M]] [dst-ip A [m M]]
+                      [src-port N [m M]] [dst-port N [m M]]
+                      [tos N [m M]] [l4proto N [m M]] [vlan N [m M]]
+                      action N | action -1 | context N  [loc N]
        softnet ntuple DEV delete N";
 
 const HELP: &str = "\

@@ -23,9 +23,12 @@ use crate::text::print;
 pub(crate) struct Run {
     /// The configuration, in TOML.
     config: PathBuf,
-    /// Only check the configuration; touch no interface.
+    /// Only check the configuration; touch no interface (and look at none without --live).
     #[arg(long)]
     check: bool,
+    /// With --check: also look at the interfaces, as they are now. None is touched.
+    #[arg(long, requires = "check")]
+    live: bool,
     /// Take every interface it names, even one that carries the machine's default route or hides
     /// VLAN tags, and addresses even if the kernel has them (as `force = true` does for one
     /// device).
@@ -84,6 +87,12 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
         // As it is here and now; the device's own is looked at when it is opened.
         let mtu = |name: &str| Netlink::new().ok()?.link(name).ok()?.map(|link| link.mtu);
         config.warnings(mtu).iter().for_each(|warning| eprintln!("warning: {warning}"));
+        if args.live {
+            let found: Vec<String> = config.look().iter().map(ToString::to_string).collect();
+            if !found.is_empty() {
+                return Err(Failure::Run(found.join("\n")));
+            }
+        }
         return print(&format!("{}: ok: {summary}\n", args.config.display()));
     }
     ignore_signals();

@@ -26,6 +26,7 @@ pub mod tap;
 #[cfg(test)]
 mod testing;
 pub mod topology;
+pub mod userns;
 mod vnet;
 mod watched_fd;
 pub mod xdp;

@@ -19,7 +19,7 @@ mod socket;
 mod tests;
 
 pub use fib::{FibEvent, FibMonitor, KernelHop, KernelNeighbour, KernelRoute, RouteKind, RoutePlace};
-pub use knobs::{Offload, pin_napi_threads, set_offload, set_threaded};
+pub use knobs::{Offload, pin_napi_threads, set_offload, set_rps, set_threaded};
 pub use link::{Link, LinkCounters};
 pub use monitor::{LinkEvent, LinkMonitor};
 pub use netdev::{KernelNapi, NapiKnobs, NetdevFamily};

@@ -13,7 +13,7 @@ mod rx;
 mod tests;
 mod tx;
 
-pub use device::{MAX_MTU, MAX_QUEUES, PacketConfig, open};
+pub use device::{MAX_MTU, MAX_QUEUES, OwnAddresses, PacketConfig, look, open, open_with_addresses};
 pub use error::PacketError;
 pub(crate) use messages::{Messages, Refusal, refusal};
 

@@ -64,16 +64,15 @@ pub struct Snoop {
 }
 
 impl Snoop {
-    /// Of the interface with index `ifindex` of the calling thread's network namespace; with neighbour advertisements to all
-    /// nodes if it is to hear of IPv6, whether the kernel speaks that on the interface or not.
+    /// Of the interface with index `ifindex` of the calling thread's network namespace. Neighbour
+    /// advertisements to all nodes come whether the kernel speaks IPv6 on the interface or not:
+    /// softnet may at any time.
     ///
     /// # Errors
     /// Needs CAP_NET_RAW.
-    pub fn open(ifindex: u32, ipv6: bool) -> SysResult<Self> {
+    pub fn open(ifindex: u32) -> SysResult<Self> {
         let socket = PacketSocket::open(ifindex, &FILTER)?;
-        if ipv6 {
-            socket.join(ifindex, multicast_mac(ALL_NODES))?;
-        }
+        socket.join(ifindex, multicast_mac(ALL_NODES))?;
         Ok(Snoop { socket, heard: AtomicU64::new(0), lost: AtomicU64::new(0) })
     }
 
@@ -141,7 +140,7 @@ mod tests {
                 netlink.add_veth("a", "b", (1, 1), Some(&there)).unwrap();
                 netlink.set_up("a").unwrap();
                 let link = netlink.existing_link("a").unwrap();
-                (Snoop::open(link.index, true).unwrap(), link.mac)
+                (Snoop::open(link.index).unwrap(), link.mac)
             })
             .unwrap();
         let peer = there

@@ -1,9 +1,11 @@
 #![doc = include_str!("../README.md")]
 //!
 //! # Invariants
-//! What a call of `quinn` could not send is not kept here: QUIC sends it again. The socket sends no
-//! fragments, and lets QUIC find out by itself what a path takes
-//! (softnet's `MtuDiscover::Probe`).
+//! What a call of `quinn` sends is all taken or none of it: a part for which there is no room is kept
+//! until there is (`rest`). The socket sends no fragments, and lets QUIC find out by itself what a
+//! path takes (softnet's `MtuDiscover::Probe`).
+
+mod rest;
 
 use std::fmt;
 use std::io::{self, IoSliceMut};
@@ -16,6 +18,8 @@ use quinn::udp::{EcnCodepoint, RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, Endpoint, EndpointConfig, ServerConfig, TokioRuntime, UdpPoller};
 use softnet::net::tokio::UdpSocket as Async;
 use softnet::net::{MsgHdr, MtuDiscover, PktInfo, RecvBatch, UdpSocket};
+
+use rest::Rest;
 
 /// An endpoint that sends and receives by `socket`, in the `tokio` runtime of the calling task. It accepts connections if there is a
 /// `server`. The socket is non-blocking from now on.
@@ -38,6 +42,8 @@ pub struct Socket {
     socket: Arc<Async>,
     /// Where datagrams lie until they are copied to `quinn`. One task receives.
     received: Mutex<RecvBatch>,
+    /// What there was no room for yet.
+    rest: Arc<Mutex<Option<Rest>>>,
 }
 
 impl Socket {
@@ -50,7 +56,15 @@ impl Socket {
     /// Outside a runtime, or in one without I/O.
     pub fn new(socket: UdpSocket) -> io::Result<Self> {
         socket.set_mtu_discover(MtuDiscover::Probe)?;
-        Ok(Socket { socket: Arc::new(Async::new(socket)?), received: Mutex::new(RecvBatch::new()) })
+        let socket = Arc::new(Async::new(socket)?);
+        Ok(Socket { socket, received: Mutex::new(RecvBatch::new()), rest: Arc::default() })
+    }
+
+    /// Keeps datagrams, and has a task send them as soon as there is room.
+    fn keep(&self, rest: Rest) {
+        let (socket, kept) = (self.socket.clone(), self.rest.clone());
+        *kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(rest);
+        tokio::spawn(async move { while socket.writable().await.is_ok() && !flush(&socket, &kept) {} });
     }
 }
 
@@ -58,6 +72,17 @@ impl fmt::Debug for Socket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.socket.fmt(f)
     }
+}
+
+/// Sends what is kept. Returns whether nothing is left.
+fn flush(socket: &Async, kept: &Mutex<Option<Rest>>) -> bool {
+    let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+    let send = |bytes: &[u8], segment, header| socket.get_ref().send_segments(bytes, segment, header);
+    let done = kept.as_mut().is_none_or(|rest| rest.send(send));
+    if done {
+        *kept = None;
+    }
+    done
 }
 
 /// The lower two bits of the type of service (RFC 3168 section 5).
@@ -80,15 +105,22 @@ impl AsyncUdpSocket for Socket {
     }
 
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
+        if !flush(&self.socket, &self.rest) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
         let (socket, header) = (self.socket.get_ref(), header(transmit));
         let sent = match transmit.segment_size {
             Some(segment) => socket.send_segments(transmit.contents, segment, header),
             None => socket.send_msg(transmit.contents, header),
         };
-        match sent {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(error),
+        match (sent, transmit.segment_size) {
+            (Ok(sent), Some(segment)) if sent < transmit.contents.len() => {
+                self.keep(Rest::new(&transmit.contents[sent..], segment, header));
+                Ok(())
+            }
+            (Err(error), _) if error.kind() == io::ErrorKind::WouldBlock => Err(error),
             // A stack that has stopped.
-            Err(error) if error.kind() == io::ErrorKind::NetworkDown => Err(error),
+            (Err(error), _) if error.kind() == io::ErrorKind::NetworkDown => Err(error),
             // Lost, as it would be further on: a probe that is too long, a route that is gone for now,
             // an address that was taken away. An error would end the connection's task, and with it
             // its timers, for good.

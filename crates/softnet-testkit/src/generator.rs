@@ -208,7 +208,7 @@ fn thread_cpu_time(clock: libc::clockid_t) -> Duration {
 }
 
 /// A packet socket that sends by interface `index`, receives nothing, and bypasses the qdisc.
-fn packet_socket(index: u32) -> io::Result<OwnedFd> {
+pub(super) fn packet_socket(index: u32) -> io::Result<OwnedFd> {
     let socket = packet::socket(0)?;
     packet::set_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1)
         .map_err(|error| SysError::new("bypass the qdisc of a packet socket", error))?;

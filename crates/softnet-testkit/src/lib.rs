@@ -16,9 +16,11 @@
 //! [`KernelNapi`] for how the middle gets a CPU of its own. [`Report::idle_share`] says whether the generator was
 //! what limited a measurement.
 //!
-//! Apart from this are [`datagrams`], UDP sockets in batches, for servers and clients at the ends; [`PacketSocket`],
-//! which sends and captures whole frames; [`RouteLoader`], which changes the kernel's routes by the thousand; [`InlineNapi`], a measuring client's own NAPI instance; and [`Block`], an
-//! allocator's memory to compare packet memory with.
+//! Apart from this are [`datagrams`], UDP sockets in batches, for servers and clients at the ends;
+//! [`PacketSocket`], which sends and captures whole frames; [`FrameBurst`], which sends many that
+//! differ; [`RouteLoader`], which changes the kernel's routes by the thousand; [`InlineNapi`], a
+//! measuring client's own NAPI instance; and [`Block`], an allocator's memory to compare packet memory
+//! with.
 //!
 //! **Tests**: [`net_allowed`] skips, or with `SOFTNET_REQUIRE_NET=1` fails, a test that lacks privileges; [`replay`] runs
 //! a fuzz target on its corpus; [`lock_while_holder_is_hogged`] tries a lock's priority inheritance.
@@ -27,6 +29,7 @@
 //! it. Those are compiled against a second copy of that crate.
 
 mod blocks;
+mod burst;
 pub mod datagrams;
 mod frame;
 mod generator;
@@ -42,6 +45,7 @@ mod tests;
 mod vlan_end;
 
 pub use blocks::Block;
+pub use burst::FrameBurst;
 pub use frame::UdpFrame;
 pub use generator::{Generator, GeneratorConfig, Report};
 pub use inline_napi::InlineNapi;

@@ -1,5 +1,6 @@
 //! What the tests of all crates share: whether they may use the network, the fuzz corpora, and a contended lock.
 
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -7,15 +8,18 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use softnet_dev::netns::NetNs;
 use softnet_dev::sched::{Policy, set_policy};
+use softnet_dev::userns;
 
-/// Whether this process may make network namespaces. If not, says so and lets the test end early; under
-/// `SOFTNET_REQUIRE_NET=1` that is a failure instead.
+/// Whether this process may make network namespaces, and have BPF programs in them: root of a user
+/// namespace may not. If not, says so and lets the test end early; under `SOFTNET_REQUIRE_NET=1`
+/// that is a failure instead.
 ///
 /// # Panics
 /// When the network is required and not permitted.
 pub fn net_allowed() -> bool {
-    match NetNs::new() {
-        Ok(_) => true,
+    let refused = || io::Error::other("in a user namespace the kernel has no BPF programs");
+    match NetNs::new().and_then(|_| if userns::is_inside() { Err(refused()) } else { Ok(()) }) {
+        Ok(()) => true,
         Err(error) if std::env::var_os("SOFTNET_REQUIRE_NET").is_some_and(|value| value == "1") => {
             panic!("network tests are required: {error}")
         }

@@ -44,6 +44,9 @@ fn shows_every_kind_of_route_and_section() {
     assert!(has(|target| matches!(target, RouteTarget::Dev(_))));
     assert!(has(|target| matches!(target, RouteTarget::Blackhole)));
     assert!(has(|target| matches!(target, RouteTarget::Unreachable)));
+    assert!(has(|target| matches!(target, RouteTarget::Prohibit)));
+    assert!(has(|target| matches!(target, RouteTarget::NextHops(_))));
+    assert!(config.routes.iter().any(|route| route.metric > 0));
     assert_eq!((config.devices.len(), config.neighbours.len()), (3, 1));
     assert!(config.devices[2].driver == Vlan::new("eth2", 10).into());
 }

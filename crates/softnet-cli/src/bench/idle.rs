@@ -13,7 +13,7 @@ use softnet::internals::thread_cpu_ns;
 use super::harness::{Case, alternate};
 use super::report::{Bound, Report, Row, Sample};
 use super::{Common, pin};
-use crate::demo::topology::{self, CLIENT, SERVER, Topology};
+use crate::demo::topology::{self, CLIENT, SERVER, Taken, Topology};
 use crate::instance::{self, Instance};
 
 /// How long nothing happens before the packet.
@@ -50,8 +50,8 @@ impl Idle {
         if !super::cpus().contains(&self.common.cpu) {
             return Err(format!("--cpu {}: there are {} CPUs", self.common.cpu, super::cpus().len()));
         }
-        let topology = Topology::build().map_err(|e| format!("making the network: {e}"))?;
-        let mut config = topology::config().map_err(|e| format!("{e:?}"))?;
+        let topology = Topology::build(Taken::Xdp).map_err(|e| format!("making the network: {e}"))?;
+        let mut config = topology::config(Taken::Xdp).map_err(|e| format!("{e:?}"))?;
         config.stack.workers = vec![self.common.cpu as u32];
         let router = topology.router.run(|| instance::start(config)).map_err(said)??;
         // Away from the router's worker; now, so that the router's threads are not pinned along.

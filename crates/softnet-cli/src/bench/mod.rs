@@ -17,6 +17,7 @@ mod nat;
 mod nat_wire;
 mod offer;
 mod others;
+mod pass;
 mod proc_net;
 pub(crate) mod report;
 mod rfs;

@@ -33,7 +33,9 @@ connections take turns, in another order than that in which they were made. What
 --device xdp and tap: TCP streams of the kernel's sockets through softnet, beside the kernel's router with nftables' \
 masquerading (in softirq, and by NAPI threads), and both without translation (-route). Both sides have the same offloads. \
 xdp: kernel-xdp is the kernel's router with an XDP program on its interfaces that lets all pass, so that veth does the \
-same with what they receive; kernel-segments is the kernel at its best, with segments that veth hands over by reference.
+same with what they receive; softnet-2 and kernel-xdp-threaded-2 have two workers and two NAPI threads, each with a device \
+and a CPU; kernel-segments is the kernel at its best, with segments that veth hands over by reference. --ends threaded \
+and rps have the endpoints of all of them receive on the other CPU. --iperf3: the streams are iperf3's.
 
   gbit_s           payload that arrived
   cpu_percent      of all CPUs, endpoints and router together";
@@ -53,6 +55,12 @@ pub(crate) struct NatBench {
     /// Only this row (may be repeated), as for a profile: `perf record softnet bench nat --case nat-10k`
     #[arg(long = "case", value_name = "CASE")]
     cases: Vec<String>,
+    /// Where the kernel's endpoints process what they receive (xdp)
+    #[arg(long, value_enum, default_value = "softirq")]
+    ends: nat_wire::Ends,
+    /// The streams are iperf3's, which must be installed (xdp, tap)
+    #[arg(long)]
+    iperf3: bool,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq)]
@@ -171,9 +179,16 @@ impl NatBench {
     pub(crate) fn run(&self) -> Result<Report, String> {
         match self.device {
             Device::Mem => self.run_mem(),
-            Device::Xdp => nat_wire::run(&self.common, &self.cases, false),
-            Device::Tap => nat_wire::run(&self.common, &self.cases, true),
+            Device::Xdp => self.run_wire(false),
+            Device::Tap => self.run_wire(true),
         }
+    }
+
+    fn run_wire(&self, taps: bool) -> Result<Report, String> {
+        // What a TAP brings, the kernel processes where it is written.
+        let ends = if taps { nat_wire::Ends::Softirq } else { self.ends };
+        let streams = nat_wire::Streams { ends, iperf3: self.iperf3 };
+        nat_wire::run(&self.common, &self.cases, taps, streams)
     }
 
     fn run_mem(&self) -> Result<Report, String> {

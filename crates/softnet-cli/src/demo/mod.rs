@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use softnet::control::show::{DropRow, Stats, Table, WorkerRow};
 use softnet_dev::process::Signals;
+use softnet_dev::userns;
 use udp_kv::{SoftnetSockets, Waiting};
 
 use crate::instance::{self, Instance, Running};
@@ -30,7 +31,7 @@ use kv::{Kv, KvRow};
 use live::Live;
 use own::{Listen, Own};
 use summary::Summary;
-use topology::Topology;
+use topology::{Taken, Topology};
 use traffic::Traffic;
 
 /// See softnet forward ping, UDP and TCP between kernel endpoints, and serve, over IPv4 and IPv6, every payload verified.
@@ -55,7 +56,8 @@ client in memcached's protocol (kv, kv6), which compares every answer; and TCP s
 itself, on softnet's TCP sockets (own, own6). Requests and pings that get lost are sent again and \
 counted as retries.
 
-The machine's own network is not touched, and nothing stays behind. Needs root.
+The machine's own network is not touched, and nothing stays behind. Without root, the demo runs in a user \
+namespace, if the machine allows that, and softnet takes its interfaces by packet sockets.
 
 Examples:
   softnet demo                          ten seconds, with a live table on a terminal
@@ -83,6 +85,7 @@ enum Progress {
 
 /// Runs the command.
 pub(crate) fn demo(args: &Demo) -> Result<(), Failure> {
+    let taken = privileges()?;
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| Failure::of("tying the demo to its parent", error))?;
     let signals = Signals::new().map_err(|error| Failure::of("waiting for signals", error))?;
@@ -91,8 +94,11 @@ pub(crate) fn demo(args: &Demo) -> Result<(), Failure> {
         false if std::io::stdout().is_terminal() => Progress::Table,
         false => Progress::Lines,
     };
-    let topology = Topology::build().map_err(|error| Failure::of("making the demo's network", error))?;
-    let config = topology::config()?;
+    if taken == Taken::Packet && progress != Progress::Quiet {
+        print(WITHOUT_ROOT)?;
+    }
+    let topology = Topology::build(taken).map_err(|error| Failure::of("making the demo's network", error))?;
+    let config = topology::config(taken)?;
     let router = topology
         .router
         .run(|| instance::start(config))
@@ -103,9 +109,23 @@ pub(crate) fn demo(args: &Demo) -> Result<(), Failure> {
         exchange(&topology, &*router, served, args.duration, progress, interrupted)
     });
     router.stop();
-    let summary = summary?;
+    let mut summary = summary?;
+    summary.taken = taken;
     print(&if args.json { summary.json()? } else { summary.text() })?;
     if summary.ok { Ok(()) } else { Err(Failure::Told) }
+}
+
+const WITHOUT_ROOT: &str = "Without root: in a user namespace, by packet sockets instead of AF_XDP.\n\n";
+
+/// Sees to it that the process may have networks of its own, if need be in a user namespace. Before
+/// there are other threads.
+fn privileges() -> Result<Taken, Failure> {
+    if !userns::may_make_networks() {
+        userns::enter().map_err(|error| {
+            Failure::Run(format!("the demo wants root or, without it, a user namespace: {error}"))
+        })?;
+    }
+    Ok(if userns::is_inside() { Taken::Packet } else { Taken::Xdp })
 }
 
 /// What the router serves: requests, and TCP streams of IPv4 and of IPv6.

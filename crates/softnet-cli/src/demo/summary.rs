@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::Router;
 use super::flow::{Flow, Flows, Ip};
 use super::live::{flow_cells, flow_headers, router_lines};
+use super::topology::Taken;
 use super::traffic::TCP_STREAMS;
 use crate::Failure;
 use crate::text::{self, bit_rate, grouped};
@@ -17,6 +18,9 @@ use crate::text::{self, bit_rate, grouped};
 pub(super) struct Summary {
     /// Whether every payload arrived intact, in every flow.
     pub(super) ok: bool,
+    /// How softnet took its interfaces.
+    #[serde(rename = "driver")]
+    pub(super) taken: Taken,
     /// How long was sent.
     duration_s: f64,
     flows: Vec<FlowSummary>,
@@ -74,6 +78,7 @@ impl Summary {
         let rows: Vec<Vec<String>> = all.iter().zip(&summaries).map(cells).collect();
         Summary {
             ok: summaries.iter().all(|flow| flow.errors.is_empty()),
+            taken: Taken::Xdp,
             duration_s: seconds,
             flows: summaries.into(),
             router,

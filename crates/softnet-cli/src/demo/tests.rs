@@ -109,18 +109,28 @@ fn all_payloads_arrive_over_the_kernel() {
     if !net_allowed() {
         return;
     }
-    let topology = Topology::build().unwrap();
+    let topology = Topology::build(Taken::Xdp).unwrap();
     Kernel::start(&topology);
     all_right(&run_demo(&topology, all_arrive));
 }
 
 #[test]
 fn softnet_serves_while_it_routes_and_gives_all_back() {
-    if !net_allowed() {
-        return;
+    if net_allowed() {
+        serves_while_it_routes(Taken::Xdp);
     }
-    let topology = Topology::build().unwrap();
-    let config = topology::config().unwrap();
+}
+
+#[test]
+fn the_same_without_af_xdp() {
+    if net_allowed() {
+        serves_while_it_routes(Taken::Packet);
+    }
+}
+
+fn serves_while_it_routes(taken: Taken) {
+    let topology = Topology::build(taken).unwrap();
+    let config = topology::config(taken).unwrap();
     let router = topology.router.run(|| instance::start(config)).unwrap().unwrap();
     let served = serve(&router).unwrap();
     let summary = exchange(&topology, &*router, served, PATIENCE, Progress::Quiet, all_arrive).unwrap();
@@ -144,7 +154,7 @@ fn what_is_lost_is_sent_again_and_counted() {
     if !net_allowed() {
         return;
     }
-    let topology = Topology::build().unwrap();
+    let topology = Topology::build(Taken::Xdp).unwrap();
     Kernel::start(&topology);
     let mut cut = false;
     let summary = run_demo(&topology, |flows, wait| {
@@ -174,7 +184,7 @@ fn a_router_that_does_not_forward_is_found_out() {
     if !net_allowed() {
         return;
     }
-    let topology = Topology::build().unwrap();
+    let topology = Topology::build(Taken::Xdp).unwrap();
     // The router has no addresses at all, so that its server is not found either.
     let served = kernel_served(&topology, Some((Ipv4Addr::UNSPECIFIED, 9).into()));
     let while_it_sends = |_: &Flows, wait| {

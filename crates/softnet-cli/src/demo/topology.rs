@@ -5,6 +5,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use softnet::config::{Config, DeviceConfig, InterfaceAddr, available_cpus};
+use softnet::driver::{DeviceDriver, Packet, Xdp};
 use softnet_core::ip::PrefixError;
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
@@ -60,6 +61,26 @@ pub(crate) const PORTS: [Port; 2] = [
     Port { interface: "to-server", router: (v4(2, 1), v6(2, 1)), host: (SERVER, v6(2, 2)) },
 ];
 
+/// How softnet takes its interfaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Taken {
+    /// By AF_XDP, as root.
+    Xdp,
+    /// By packet sockets: root of a user namespace may have neither BPF programs nor, in many
+    /// places, /dev/net/tun.
+    Packet,
+}
+
+impl Taken {
+    fn driver(self) -> DeviceDriver {
+        match self {
+            Taken::Xdp => Xdp::default().into(),
+            Taken::Packet => Packet::default().with(|packet| packet.offloads = true).into(),
+        }
+    }
+}
+
 /// The namespaces.
 pub(crate) struct Topology {
     pub(crate) client: NetNs,
@@ -69,7 +90,7 @@ pub(crate) struct Topology {
 
 impl Topology {
     /// Makes everything but the router's addresses: those are the router's to take.
-    pub(crate) fn build() -> io::Result<Topology> {
+    pub(crate) fn build(taken: Taken) -> io::Result<Topology> {
         let topology = Topology { client: NetNs::new()?, router: NetNs::new()?, server: NetNs::new()? };
         let ends = [&topology.client, &topology.server];
         // No other host has their link-local addresses: they are good at once, and not a second later.
@@ -77,6 +98,10 @@ impl Topology {
             ns.run(|| std::fs::write("/proc/sys/net/ipv6/conf/default/accept_dad", "0"))??;
         }
         topology.router.run(|| -> io::Result<()> {
+            if taken == Taken::Packet {
+                // The kernel gets a copy of each frame, and is to answer none.
+                std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1")?;
+            }
             let mut netlink = Netlink::new()?;
             for (port, end) in PORTS.iter().zip(ends) {
                 netlink.add_veth(port.interface, "eth0", (1, 1), Some(end))?;
@@ -103,14 +128,17 @@ impl Topology {
 }
 
 /// softnet as the router.
-pub(crate) fn config() -> Result<Config, Failure> {
+pub(crate) fn config(taken: Taken) -> Result<Config, Failure> {
     let cpus = available_cpus();
     let device = |port: &Port| -> Result<DeviceConfig, PrefixError> {
         let addresses = vec![
             InterfaceAddr::new(port.router.0, PREFIX_LEN.0)?,
             InterfaceAddr::new(port.router.1, PREFIX_LEN.1)?,
         ];
-        Ok(DeviceConfig::new(port.interface).with(|device| device.addresses = addresses))
+        Ok(DeviceConfig::new(port.interface).with(|device| {
+            device.addresses = addresses;
+            device.driver = taken.driver();
+        }))
     };
     let devices: Result<Vec<_>, _> = PORTS.iter().map(device).collect();
     let devices = devices.map_err(|error| Failure::of("configuring the demo", error))?;

@@ -2,7 +2,8 @@
 
 pub(super) const USAGE: &str = "\
 softnet qdisc [OPTIONS] [show [dev DEV]]
-       softnet qdisc [OPTIONS] add|replace dev DEV [root | parent :N] KIND [PARAMETERS]
+       softnet qdisc [OPTIONS] add|replace dev DEV [root | parent :N]
+                     KIND [PARAMETERS]
        softnet qdisc [OPTIONS] del dev DEV [root | parent :N]";
 
 pub(super) const MORE: &str = "\

@@ -93,7 +93,9 @@ impl Handler for Instance {
             Request::Ntuple(_) => {
                 return Ok(json!({"location": 1023, "filters": self.request(Request::Show(Table::Ntuple))?}));
             }
-            Request::Route(_) | Request::Neigh(_) | Request::Addr(_) => return Ok(json!({"changed": 1})),
+            Request::Route(_) | Request::Neigh(_) | Request::Addr(_) | Request::Link(_) => {
+                return Ok(json!({"changed": 1}));
+            }
             Request::Reload => return Ok(json!({"changes": ["eth1: qdisc"]})),
             Request::Lookup(addr) => return Ok(json!({"addr": addr, "routes": [], "hops": []})),
             Request::Capture(_) => return Err("not of this instance".into()),
@@ -129,6 +131,7 @@ impl Handler for Instance {
                  "suspensions": 390, "resumptions": 8,
                  "applications": [{"name": "echo", "tid": 5000, "packets": 58000, "dropped": 0, "queued": 2,
                                    "sleeps": 17, "cpu_ns": 7000000}],
+                 "application_drops": 0,
                  "time_ns": {"irq": 5000, "deferred": 2000, "suspended": 2000, "polled": 990, "application": 10},
                  "kernel_irq": "masked while deferred",
                  "gro": gro(), "polls": 1000, "empty_polls": 10, "full_polls": 900, "packets": 59000,
@@ -139,7 +142,7 @@ impl Handler for Instance {
                  "warning": "napi_defer_hard_irqs has no effect without gro_flush_timeout", "owner": "none",
                  "why": "asleep: nothing came for 3.20 s; its doorbell will wake napi-wq", "timer": null, "deferrals": 0,
                  "effective_timeout": 0, "rescues": 0, "doorbells": 0, "busy_polls": 0, "busy_poll_lost": 0,
-                 "suspensions": 0, "resumptions": 0, "applications": [],
+                 "suspensions": 0, "resumptions": 0, "applications": [], "application_drops": 0,
                  "time_ns": {"irq": 10000, "deferred": 0, "suspended": 0, "polled": 0, "application": 0},
                  "kernel_irq": "not masked",
                  "gro": gro_off(), "polls": 0, "empty_polls": 0, "full_polls": 0, "packets": 0,

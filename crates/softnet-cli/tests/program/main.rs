@@ -1,11 +1,14 @@
 //! The program `softnet` as a process. One binary for all, since each takes seconds to link.
 
 mod capture;
+mod check;
 mod cli;
+mod generate;
 mod instance;
 mod load;
 mod process;
 mod reload;
+mod rootless;
 mod rx_class;
 mod tc;
 mod top;

@@ -381,24 +381,6 @@ fn disciplines_are_changed_while_it_runs() {
     assert!(code == 1 && err.ends_with("no TX queue 1 (:2); there are 1, expected :1 to :1\n"), "{err}");
 }
 
-/// With the MTU that the device has: at a check, and when it is opened.
-#[test]
-fn a_burst_below_the_longest_frame_is_warned_of() {
-    let Some(world) = World::new() else { return };
-    world.middle.run(|| Netlink::new().unwrap().set_mtu("s0", 1600).unwrap()).unwrap();
-    let config = world.config("r.toml", "qdisc = \"tbf rate 10mbit burst 1600b latency 50ms\"");
-    let warning = "s0: tbf: burst 1600b is less than the longest frame, 1614 bytes with an MTU of 1600: ";
-    let mut check = world.middle.run(|| Process::start(&["run", "--check", &config])).unwrap();
-    assert_eq!(check.end().code(), Some(0));
-    let errors = check.errors();
-    assert!(errors.starts_with(&format!("warning: {warning}")), "{errors}");
-    let mut process = world.running(&config);
-    process.signal(Signal::TERM);
-    process.end();
-    let errors = process.errors();
-    assert!(errors.starts_with(&format!("softnet: {warning}")), "{errors}");
-}
-
 /// What came in by `s0` goes round and round, until the filter is gone.
 #[test]
 fn filters_are_set_while_it_runs() {

@@ -88,3 +88,28 @@ fn an_address_that_the_kernel_has_is_refused() {
     process.signal(Signal::TERM);
     assert_eq!(process.end().code(), Some(0));
 }
+
+#[test]
+fn links_are_set_while_it_runs() {
+    let Some(world) = World::new() else { return };
+    let mut process = world.running(&world.config("r.toml", ""));
+    let done = (Some(0), String::new());
+    let link = || {
+        let row = world.show("dev")[1].clone();
+        (row["link"].as_str().unwrap().to_owned(), row["mtu"].as_u64().unwrap())
+    };
+    assert_eq!(command(&world, "link set s1 mtu 1400"), done);
+    assert_eq!(link().1, 1400);
+    assert_eq!(command(&world, "link set dev s1 down"), done);
+    assert_eq!(link(), ("down".into(), 0));
+    let (code, error) = command(&world, "link set s2 up");
+    assert!(code == Some(1) && error.contains("no device \"s2\"; there are: s0, s1"), "{error}");
+    let (code, error) = command(&world, "link set s1 sideways");
+    assert!(code == Some(2) && error.contains("expected up, down or mtu, found \"sideways\""), "{error}");
+    assert_eq!(command(&world, "link set s1 up"), done);
+    assert_eq!(command(&world, "link show dev s1"), done);
+    assert_eq!(link().1, 1400);
+    world.assert_forwards();
+    process.signal(Signal::TERM);
+    assert_eq!(process.end().code(), Some(0));
+}

@@ -5,10 +5,11 @@
 //! takes hold of it; threads that may make one for the same internal endpoint do that in turn, see
 //! [`Conntrack::own`](crate::conntrack::Conntrack). Invariant: a mapping that is held does not
 //! change; the thread that lets go of it last takes it out of the index, gives its port back, and
-//! frees it.
+//! frees it. An external address has a number as long as rules name it or a port of it is taken;
+//! another one gets the number then, and the ports' memory with it.
 
 use std::hash::Hasher;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::ports::PortSet;
 use crate::conntrack::{FreeList, Index};
@@ -16,8 +17,15 @@ use crate::fold::FoldKey;
 use crate::memory::TableMemory;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// External addresses that there can be.
+/// External addresses that rules may have.
 pub const MAX_ADDRESSES: usize = 256;
+
+/// Sets of ports that there can be: those of earlier rules' addresses stay until their connections
+/// have ended.
+const SETS: usize = 2 * MAX_ADDRESSES;
+
+/// The number of an external address.
+pub(super) type Number = u16;
 
 /// Which side of a mapping an endpoint is on; the lowest bit of an identifier in the index.
 #[derive(Clone, Copy, PartialEq)]
@@ -68,8 +76,10 @@ pub(super) struct Mappings {
     index: Index,
     free: FreeList,
     key: FoldKey,
-    /// External addresses, in the order in which they were first used.
+    /// Ports of external addresses, by number.
     sets: Box<[OnceLock<PortSet>]>,
+    /// For each number, how often rules name its address.
+    named: Mutex<Box<[u32]>>,
     made: AtomicU64,
     ended: AtomicU64,
     exhausted: AtomicU64,
@@ -90,7 +100,8 @@ impl Mappings {
             index: Index::new(2 * capacity, memory),
             free: FreeList::new(capacity),
             key,
-            sets: (0..MAX_ADDRESSES).map(|_| OnceLock::new()).collect(),
+            sets: (0..SETS).map(|_| OnceLock::new()).collect(),
+            named: Mutex::new(vec![0; SETS].into()),
             made: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             exhausted: AtomicU64::new(0),
@@ -110,15 +121,39 @@ impl Mappings {
     }
 
     /// The number of external address `addr`, which gets one if it has none; `None` if there are
-    /// too many.
-    pub(super) fn address(&self, addr: u32) -> Option<u8> {
-        let at = self.sets.iter().position(|set| set.get_or_init(|| PortSet::new(addr)).addr == addr)?;
-        u8::try_from(at).ok()
+    /// too many. It is that address' until it was [given back](Self::unname) as often as it was asked
+    /// for, and all its ports are free.
+    pub(super) fn name(&self, addr: u32) -> Option<Number> {
+        let mut named = self.named.lock().unwrap_or_else(PoisonError::into_inner);
+        let of = |at: usize| self.sets[at].get();
+        let own = (0..SETS).find(|at| of(*at).is_some_and(|set| set.addr() == addr));
+        // No thread claims a port of what no rules name, so that it stays idle.
+        let idle = || (0..SETS).find(|at| named[*at] == 0 && of(*at).is_none_or(PortSet::is_idle));
+        let at = own.or_else(idle)?;
+        named[at] += 1;
+        let set = self.sets[at].get_or_init(|| PortSet::new(addr));
+        if own.is_none() {
+            set.move_to(addr);
+        }
+        Number::try_from(at).ok()
+    }
+
+    /// Gives back a number.
+    pub(super) fn unname(&self, number: Number) {
+        let mut named = self.named.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(times) = named.get_mut(usize::from(number)) {
+            *times = times.saturating_sub(1);
+        }
     }
 
     /// The ports of external address `number`.
-    pub(super) fn ports(&self, number: u8) -> Option<&PortSet> {
-        self.sets[usize::from(number)].get()
+    pub(super) fn ports(&self, number: Number) -> Option<&PortSet> {
+        self.sets.get(usize::from(number))?.get()
+    }
+
+    /// The ports of external address `addr`.
+    pub(super) fn ports_of(&self, addr: u32) -> Option<&PortSet> {
+        self.sets.iter().filter_map(OnceLock::get).find(|set| set.addr() == addr)
     }
 
     fn hash(&self, protocol: u8, (addr, port): Endpoint, side: Side) -> u64 {
@@ -171,7 +206,7 @@ impl Mappings {
         protocol: u8,
         endpoint: Endpoint,
         side: Side,
-        wanted: impl Fn(u8) -> bool,
+        wanted: impl Fn(Number) -> bool,
     ) -> Option<Held> {
         let mut found = None;
         self.index.find(self.hash(protocol, endpoint, side), |id| {
@@ -199,7 +234,7 @@ impl Mappings {
         &self,
         protocol: u8,
         internal: Endpoint,
-        addresses: &[u8],
+        addresses: &[Number],
         random: impl FnOnce() -> u64,
     ) -> Result<Held, NoMapping> {
         // One by an address that is no more wanted ends with its connections.
@@ -231,14 +266,14 @@ impl Mappings {
         &self,
         protocol: u8,
         internal: Endpoint,
-        addresses: &[u8],
+        addresses: &[Number],
         random: u64,
-    ) -> Option<(u8, Endpoint)> {
+    ) -> Option<(Number, Endpoint)> {
         /// Addresses that are tried: a packet must not make softnet look through all ports of many.
         const TRIES: usize = 4;
         let (addr, port) = internal;
         let sets = || addresses.iter().filter_map(|number| Some((*number, self.ports(*number)?)));
-        if let Some((number, own)) = sets().find(|(_, set)| set.addr == addr) {
+        if let Some((number, own)) = sets().find(|(_, set)| set.addr() == addr) {
             let port =
                 if own.claim(protocol, port) { Some(port) } else { own.claim_for(protocol, port, random) };
             return Some((number, (addr, port?)));
@@ -248,7 +283,7 @@ impl Mappings {
         let first = (((paired >> 32) * n) >> 32) as usize;
         sets().cycle().skip(first).take(TRIES.min(n as usize)).find_map(|(number, set)| {
             let port = set.claim_for(protocol, port, random)?;
-            Some((number, (set.addr, port)))
+            Some((number, (set.addr(), port)))
         })
     }
 }
@@ -256,14 +291,14 @@ impl Mappings {
 impl Mapping {
     /// Internal and external endpoint, protocol, and the number of the external address. Of one
     /// mapping while it is held.
-    fn ends(&self) -> ([Endpoint; 2], u8, u8) {
+    fn ends(&self) -> ([Endpoint; 2], u8, Number) {
         let addr = |side: usize| self.addrs[side].load(Ordering::Relaxed);
         let (ports, meta) = (self.ports.load(Ordering::Relaxed), self.meta.load(Ordering::Relaxed));
         let ends = [(addr(0), (ports >> 16) as u16), (addr(1), ports as u16)];
-        (ends, meta as u8, (meta >> 8) as u8)
+        (ends, meta as u8, (meta >> 8) as Number)
     }
 
-    fn fill(&self, protocol: u8, internal: Endpoint, external: Endpoint, number: u8) {
+    fn fill(&self, protocol: u8, internal: Endpoint, external: Endpoint, number: Number) {
         self.addrs[0].store(internal.0, Ordering::Relaxed);
         self.addrs[1].store(external.0, Ordering::Relaxed);
         self.ports.store(u32::from(internal.1) << 16 | u32::from(external.1), Ordering::Relaxed);
@@ -282,13 +317,13 @@ mod tests {
 
     const UDP: u8 = 17;
 
-    fn mappings(capacity: u32, addresses: &[u32]) -> (Mappings, Vec<u8>) {
+    fn mappings(capacity: u32, addresses: &[u32]) -> (Mappings, Vec<Number>) {
         let mappings = Mappings::new(
             capacity,
             FoldKey::new([0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344]),
             &crate::memory::Heap,
         );
-        let numbers = addresses.iter().map(|addr| mappings.address(*addr).unwrap()).collect();
+        let numbers = addresses.iter().map(|addr| mappings.name(*addr).unwrap()).collect();
         (mappings, numbers)
     }
 
@@ -335,6 +370,29 @@ mod tests {
         assert!(mappings.ports(pool[0]).unwrap().claim(UDP, 5000));
         let other = mappings.of_internal(UDP, (100, 5000), &pool, || 0).unwrap_or_else(|_| panic!());
         assert!(other.other.0 == 100 && other.other.1 != 5000);
+    }
+
+    /// A number is another address' once no rules name the address and none of its ports is taken.
+    #[test]
+    fn a_number_is_given_back() {
+        let (mappings, pool) = mappings(8, &[100, 200]);
+        let held = mappings.of_internal(UDP, (1, 5001), &pool[..1], || 3).unwrap_or_else(|_| panic!());
+        pool.iter().for_each(|number| mappings.unname(*number));
+        let all: HashSet<Number> = (1000..2000).map_while(|addr| mappings.name(addr)).collect();
+        assert!(all.len() == SETS - 1 && !all.contains(&pool[0]) && all.contains(&pool[1]));
+        assert_eq!(mappings.of_external(UDP, held.other).map(|held| held.other), Some((1, 5001)));
+        (0..2).for_each(|_| mappings.release(held.index));
+        assert_eq!(mappings.name(3000), Some(pool[0]));
+        assert!(mappings.ports_of(100).is_none());
+        let own = mappings.of_internal(UDP, (1, 5001), &pool[..1], || 3).unwrap_or_else(|_| panic!());
+        assert_eq!(own.other.0, 3000);
+        // One that is named twice is given back twice.
+        assert_eq!((mappings.name(3000), mappings.name(4000)), (Some(pool[0]), None));
+        mappings.release(own.index);
+        mappings.unname(pool[0]);
+        assert_eq!(mappings.name(4000), None);
+        mappings.unname(pool[0]);
+        assert_eq!(mappings.name(4000), Some(pool[0]));
     }
 
     #[test]

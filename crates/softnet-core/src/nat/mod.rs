@@ -51,10 +51,11 @@ use crate::ip::tables::Tables;
 use crate::ip::v4::header::{Ipv4Header, protocol};
 use crate::ip::{ETH_LEN, Family, is_group};
 use crate::skb::{BATCH, Batch, DropReason, Flags, Skb};
-use mapping::{Endpoint, NoMapping};
+use mapping::{Endpoint, NoMapping, Number};
 use open::Unknown;
 use rewrite::{End, rewrite};
 use rules::Compiled;
+use state::Reserved;
 
 /// Entries that are looked at for each batch, to see whether they expired: more than a batch can
 /// make.
@@ -65,12 +66,25 @@ pub struct Nat {
     state: Arc<NatState>,
     rules: Compiled,
     /// Ports of `rules.reserved` that no mapping had, and that this one holds.
-    claimed: Vec<(u8, u8, u16)>,
+    claimed: Vec<Reserved>,
+    _named: Names,
 }
 
 impl Drop for Nat {
     fn drop(&mut self) {
         self.state.unclaim(&self.claimed);
+    }
+}
+
+/// Numbers of external addresses that rules name, given back in the end.
+struct Names {
+    state: Arc<NatState>,
+    numbers: Vec<Number>,
+}
+
+impl Drop for Names {
+    fn drop(&mut self) {
+        self.numbers.iter().for_each(|number| self.state.mappings.unname(*number));
     }
 }
 
@@ -148,12 +162,17 @@ fn translates(found: Found, end: End) -> bool {
 impl Nat {
     /// By these rules, with the connections that `state` has.
     pub fn new(state: Arc<NatState>, rules: &NatRules) -> Result<Self, TooManyAddresses> {
-        let rules = Compiled::new(rules, &state.mappings)?;
+        let mut named = Names { state: state.clone(), numbers: Vec::new() };
+        let rules = Compiled::new(rules, |addr| {
+            let number = named.state.mappings.name(addr)?;
+            named.numbers.push(number);
+            Some(number)
+        })?;
         if rules.pool6.is_some() {
             state.translate_hosts6();
         }
         let claimed = state.claim(&rules.reserved);
-        Ok(Nat { state, rules, claimed })
+        Ok(Nat { state, rules, claimed, _named: named })
     }
 
     /// Puts `self` in the slots of `tables` that it has something to do in, in place of the NAT that

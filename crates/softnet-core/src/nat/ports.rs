@@ -6,7 +6,7 @@
 //! (RFC 4787 REQ-3a, REQ-4).
 
 use crate::ip::v4::header::protocol;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Words of 64 ports.
 const WORDS: usize = 1 << 16 >> 6;
@@ -16,8 +16,7 @@ const EVEN: u64 = 0x5555_5555_5555_5555;
 
 /// See the [module](self).
 pub(super) struct PortSet {
-    /// The address.
-    pub(super) addr: u32,
+    addr: AtomicU32,
     /// TCP, UDP, identifiers of ICMP.
     used: [Box<[AtomicU64]>; 3],
 }
@@ -34,7 +33,25 @@ fn of(number: u8) -> Option<usize> {
 
 impl PortSet {
     pub(super) fn new(addr: u32) -> Self {
-        PortSet { addr, used: std::array::from_fn(|_| (0..WORDS).map(|_| AtomicU64::new(0)).collect()) }
+        let used = std::array::from_fn(|_| (0..WORDS).map(|_| AtomicU64::new(0)).collect());
+        PortSet { addr: AtomicU32::new(addr), used }
+    }
+
+    /// The address: the same while rules name it, or a port is taken.
+    #[inline]
+    pub(super) fn addr(&self) -> u32 {
+        self.addr.load(Ordering::Relaxed)
+    }
+
+    /// The ports are those of `addr` from now on. No rules name the address before, and no port is taken.
+    pub(super) fn move_to(&self, addr: u32) {
+        self.addr.store(addr, Ordering::Relaxed);
+    }
+
+    /// Whether no port of any protocol is taken.
+    pub(super) fn is_idle(&self) -> bool {
+        // What other threads read of the address, they read before they gave back its ports.
+        self.used.iter().flatten().all(|word| word.load(Ordering::Acquire) == 0)
     }
 
     /// Claims this very port; says whether it was free.

@@ -6,9 +6,10 @@
 use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use super::mapping::{Endpoint, Mappings};
+use super::mapping::{Endpoint, Number};
 use super::nat64::{Pool6, is_stand_in};
 use super::nptv6::{Pair, PrefixNat};
+use super::state::Reserved;
 use crate::conntrack::Tuple;
 use crate::conntrack::entry::{DNAT, SNAT};
 use crate::ip::Prefix6;
@@ -77,7 +78,7 @@ pub struct NatRules {
 /// Why rules can't be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "too many external addresses: expected no more than {}, those of earlier rules included",
+    "too many external addresses: expected no more than {}, and as many of earlier rules whose connections go on",
     super::MAX_ADDRESSES
 )]
 pub struct TooManyAddresses;
@@ -86,7 +87,7 @@ pub struct TooManyAddresses;
 #[derive(Default)]
 pub(super) struct Compiled {
     /// By device: the numbers of the external addresses.
-    source: Vec<Option<Box<[u8]>>>,
+    source: Vec<Option<Box<[Number]>>>,
     /// Addresses that sources are hidden behind.
     hidden: HashSet<u32>,
     /// External addresses, and the device that each is behind.
@@ -101,11 +102,15 @@ pub(super) struct Compiled {
     pub(super) pairs: Vec<Pair>,
     pub(super) pool6: Option<Pool6>,
     /// Ports that are forwarded, which no mapping may have.
-    pub(super) reserved: Vec<(u8, u8, u16)>,
+    pub(super) reserved: Vec<Reserved>,
 }
 
 impl Compiled {
-    pub(super) fn new(rules: &NatRules, mappings: &Mappings) -> Result<Self, TooManyAddresses> {
+    /// `number` says which number an external address has, if it can have one.
+    pub(super) fn new(
+        rules: &NatRules,
+        mut number: impl FnMut(u32) -> Option<Number>,
+    ) -> Result<Self, TooManyAddresses> {
         let mut compiled = Compiled {
             endpoint_independent: rules.filtering == Filtering::EndpointIndependent,
             connlimit: rules.connlimit,
@@ -116,7 +121,7 @@ impl Compiled {
         for rule in &rules.source {
             let mut numbers = Vec::new();
             for addr in rule.addresses.iter().map(|addr| addr.to_bits()) {
-                numbers.push(mappings.address(addr).ok_or(TooManyAddresses)?);
+                numbers.push(number(addr).ok_or(TooManyAddresses)?);
                 compiled.external.insert(addr, Some(rule.dev));
                 compiled.hidden.insert(addr);
             }
@@ -134,7 +139,7 @@ impl Compiled {
             let [external, internal] =
                 [rule.external, rule.internal].map(|addr| (addr.ip().to_bits(), addr.port()));
             if compiled.external.entry(external.0).or_insert(None).is_some() {
-                let number = mappings.address(external.0).ok_or(TooManyAddresses)?;
+                let number = number(external.0).ok_or(TooManyAddresses)?;
                 compiled.reserved.push((number, rule.protocol, external.1));
             }
             compiled.forward.entry((rule.protocol, external.0, external.1)).or_insert(internal);
@@ -168,7 +173,7 @@ impl Compiled {
 
     /// Numbers of the addresses behind which sources of what leaves by `dev` are hidden.
     #[inline]
-    pub(super) fn source(&self, dev: Option<u16>) -> Option<&[u8]> {
+    pub(super) fn source(&self, dev: Option<u16>) -> Option<&[Number]> {
         self.source.get(usize::from(dev?))?.as_deref()
     }
 

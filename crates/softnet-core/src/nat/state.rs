@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::hosts::Hosts;
-use super::mapping::Mappings;
+use super::mapping::{Mappings, Number};
 use super::nat64::Hosts6;
 use crate::conntrack::entry::{Holds, NIL};
 use crate::conntrack::{Conntrack, Timeouts};
@@ -38,7 +38,7 @@ pub struct NatState {
 }
 
 /// A port of an external address: the number of the address, the protocol, the port.
-pub(super) type Reserved = (u8, u8, u16);
+pub(super) type Reserved = (Number, u8, u16);
 
 /// What was counted of mappings and hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,10 +93,9 @@ impl NatState {
         MappingCounts { mappings, exhausted, connlimit: self.hosts.refused(), hosts, most }
     }
 
-    /// Ports of `protocol` in use of an external address; `None` if it never was one.
+    /// Ports of `protocol` in use of an external address; `None` if it is none.
     pub fn ports_in_use(&self, addr: Ipv4Addr, protocol: u8) -> Option<u32> {
-        let mut all = (0..=u8::MAX).map_while(|number| self.mappings.ports(number));
-        all.find(|set| set.addr == addr.to_bits()).map(|set| set.in_use(protocol))
+        self.mappings.ports_of(addr.to_bits()).map(|set| set.in_use(protocol))
     }
 
     /// Bytes that connections, mappings and hosts take, all in; external addresses come on top, with 24

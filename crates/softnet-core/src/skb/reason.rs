@@ -34,6 +34,7 @@ reasons! {
     Nonlinear = "nonlinear", "in several frames, and too long for the one that it has to be in";
     NoHeadroom = "no_headroom", "no room in its frame for the VLAN tag that it is to leave with";
     FullRing = "full_ring", "the outgoing device's ring was full";
+    KernelEgress = "kernel_egress", "the kernel did not send it by the outgoing interface: its queue was full, or a rule dropped it";
     PktTooSmall = "pkt_too_small", "shorter than its headers";
     PktTooBig = "pkt_too_big", "larger than the outgoing MTU";
     OtherHost = "otherhost", "the destination MAC is not ours";

@@ -294,9 +294,15 @@ impl<S: Source, const CHECKED: bool> NicRx<S, CHECKED> {
     fn rx_aggregates(&mut self, ctx: &mut SoftnetData, batch: &mut Batch, budget: usize) -> usize {
         let want = (self.bell.waiting() as usize).min(budget).min(batch.room());
         let (mut got, mut bytes) = (0, 0);
-        while got < want
-            && let Some(mut skb) = self.scatter(ctx)
-        {
+        while got < want {
+            if self.source.next_len() == 0 {
+                // Nothing of it can be received, and those behind it are not to wait for it.
+                self.source.end_packet();
+                ctx.count_drops(self.dev, DropReason::PktTooSmall, 1);
+                got += 1;
+                continue;
+            }
+            let Some(mut skb) = self.scatter(ctx) else { break };
             got += 1;
             bytes += skb.len() as u64;
             let head = skb.head_mut();

@@ -90,6 +90,28 @@ pub fn set_threaded(name: &str, on: bool) -> SysResult<()> {
     std::fs::File::from(knob).write_all(if on { b"1" } else { b"0" }).map_err(fail)
 }
 
+/// Has the kernel process what the interface called `name`, in the calling thread's namespace, receives by its first
+/// queue on one of `cpus` of the first 64 (`/sys/class/net/<name>/queues/rx-0/rps_cpus`); none: where it is polled.
+///
+/// # Errors
+/// ENOENT if there is no such interface. Needs CAP_SYS_ADMIN: sysfs is mounted for the moment.
+pub fn set_rps(name: &str, cpus: &[usize]) -> SysResult<()> {
+    let what = format!("set rps_cpus of {name} to {cpus:?}");
+    let fail = |error: io::Error| SysError::new(what.as_str(), error).needs("CAP_SYS_ADMIN");
+    interface_name(name).map_err(fail)?;
+    let sysfs = detached_sysfs().map_err(fail)?;
+    let path = format!("class/net/{name}/queues/rx-0/rps_cpus");
+    let knob = openat(&sysfs, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|errno| fail(errno.into()))?;
+    let mask = cpus.iter().filter(|cpu| **cpu < 64).fold(0u64, |mask, cpu| mask | 1 << cpu);
+    // Groups of 32 CPUs, no more than there may be.
+    let groups = match mask >> 32 {
+        0 => format!("{mask:x}"),
+        high => format!("{high:x},{:08x}", mask as u32),
+    };
+    std::fs::File::from(knob).write_all(groups.as_bytes()).map_err(fail)
+}
+
 /// Runs the NAPI threads of the interface called `name` on `cpu`; returns how many there are. They exist after
 /// [`set_threaded`], for each NAPI instance of an interface that is up.
 ///

@@ -188,6 +188,10 @@ fn offloads_and_threaded_can_be_switched() {
         set_threaded("left", false).unwrap();
         assert_eq!(set_threaded("absent", true).unwrap_err().errno(), Some(libc::ENOENT));
         assert!(set_threaded("../../etc", true).is_err());
+        for cpus in [&[0][..], &[]] {
+            set_rps("left", cpus).unwrap();
+        }
+        assert_eq!(set_rps("absent", &[0]).unwrap_err().errno(), Some(libc::ENOENT));
     })
     .unwrap();
 }

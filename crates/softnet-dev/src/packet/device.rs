@@ -18,8 +18,8 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use softnet_core::ip::v6::addr::link_local;
 use softnet_core::skb::DropReason;
@@ -34,9 +34,11 @@ use crate::device::{Device, DeviceInfo, Features, LinkState, OpenDevice, RxQueue
 use crate::netlink::{Link, Netlink};
 use crate::rx_frames::{LONGEST_OF_SEGMENTS, longest};
 use crate::sys_error::{SysError, SysResult};
+use crate::xdp::Conflict;
 use crate::xdp::control::Control;
-use crate::xdp::groups::{Groups, solicited_nodes};
+use crate::xdp::groups::Groups;
 use crate::xdp::offload::Offloads;
+use crate::xdp::theirs::Theirs;
 
 /// Largest MTU.
 pub const MAX_MTU: u32 = 65_521;
@@ -93,6 +95,17 @@ impl PacketConfig {
 /// # Errors
 /// See [`PacketError`].
 pub fn open(config: &PacketConfig, dev: u16) -> Result<OpenDevice, PacketError> {
+    open_with_addresses(config, dev).map(|(device, _)| device)
+}
+
+/// As [`open`], and hands out the means to change softnet's addresses while the device is open.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_with_addresses(
+    config: &PacketConfig,
+    dev: u16,
+) -> Result<(OpenDevice, OwnAddresses), PacketError> {
     let name = &config.interface;
     let kernel = |source| PacketError::Kernel { name: name.clone(), source };
     let mut netlink = Netlink::new().map_err(kernel)?;
@@ -104,12 +117,9 @@ pub fn open(config: &PacketConfig, dev: u16) -> Result<OpenDevice, PacketError> 
     let control = Arc::new(Control::new(link.index).map_err(kernel)?);
     let mut offloads = (!config.offloads).then(|| Offloads::merging(&link, &mut netlink));
     let merging = offloads.as_mut().map(|offloads| offloads.switch_off(XdpMode::Skb)).unwrap_or_default();
-    let own6 = own_ipv6(config, link.mac);
-    let solicited = match own6.is_empty() {
-        true => None,
-        // Where the kernel has no IPv6 it can't; much comes through all the same.
-        false => solicited_nodes(link.index, &own6).ok(),
-    };
+    let groups = Arc::new(Groups::new(link.index, None));
+    // Where the kernel has no IPv6 it can't; much comes through all the same.
+    let _ = groups.solicit(&own_ipv6(&config.addresses, link.mac));
     let on = if config.offloads { "offloads on" } else { "offloads off" };
     let info = DeviceInfo {
         mode: format!("{} slots a queue, {on}{merging}", layout.slots()),
@@ -126,11 +136,61 @@ pub fn open(config: &PacketConfig, dev: u16) -> Result<OpenDevice, PacketError> 
         .iter()
         .map(|queue| Box::new(PacketTx::new(queue.clone(), control.clone(), dev)) as Box<dyn TxQueue>);
     let (rx, tx) = (rx.collect(), tx.collect());
-    let groups = Groups::new(link.index, None);
-    let device = PacketDevice { info, control, queues, groups, _offloads: offloads, _solicited: solicited };
+    let own = OwnAddresses {
+        mac: link.mac,
+        ifindex: link.index,
+        groups: Arc::downgrade(&groups),
+        state: Mutex::new((netlink, None)),
+    };
+    let device = PacketDevice { info, control, queues, groups, _offloads: offloads };
     // What came meanwhile is the first that is received.
     device.listen().map_err(kernel)?;
-    Ok(OpenDevice { device: Arc::new(device), rx, tx })
+    Ok((OpenDevice { device: Arc::new(device), rx, tx }, own))
+}
+
+/// Whether the interface is one that may and can be taken, as it is now. It is not touched.
+///
+/// # Errors
+/// See [`PacketError`].
+pub fn look(config: &PacketConfig) -> Result<(), PacketError> {
+    let kernel = |source| PacketError::Kernel { name: config.interface.clone(), source };
+    usable_link(config, &mut Netlink::new().map_err(kernel)?).map(drop)
+}
+
+/// The means to change softnet's addresses on an open device.
+#[derive(Debug)]
+pub struct OwnAddresses {
+    mac: [u8; 6],
+    ifindex: u32,
+    /// Gone when the device is closed.
+    groups: Weak<Groups>,
+    /// And what was said last of an address that both have.
+    state: Mutex<(Netlink, Option<Conflict>)>,
+}
+
+impl OwnAddresses {
+    /// From now on softnet's addresses are `addresses`, and it is in the groups in which neighbours
+    /// look for them. Without effect on a device that is closed. Returns one that the kernel has,
+    /// too, unless that was said before.
+    pub fn replace(&self, addresses: &[IpAddr]) -> Option<Conflict> {
+        // As when it is opened.
+        let _ = self.groups.upgrade()?.solicit(&own_ipv6(addresses, self.mac));
+        let now = self.conflict(addresses);
+        let before = std::mem::replace(&mut self.state().1, now.clone());
+        now.filter(|now| before.as_ref() != Some(now))
+    }
+
+    /// The first of `addresses` that the kernel has now, too. `None` also if the kernel can't be asked.
+    pub fn conflict(&self, addresses: &[IpAddr]) -> Option<Conflict> {
+        let mut state = self.state();
+        let netlink = &mut state.0;
+        let theirs = Theirs::now(netlink, self.ifindex).ok()?;
+        theirs.conflict(self.mac, addresses, netlink)
+    }
+
+    fn state(&self) -> MutexGuard<'_, (Netlink, Option<Conflict>)> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The interface, if it is one that may and can be taken.
@@ -163,9 +223,9 @@ fn usable_link(config: &PacketConfig, netlink: &mut Netlink) -> Result<Link, Pac
 }
 
 /// The IPv6 addresses by which neighbours look for softnet.
-fn own_ipv6(config: &PacketConfig, mac: [u8; 6]) -> Vec<Ipv6Addr> {
+fn own_ipv6(addresses: &[IpAddr], mac: [u8; 6]) -> Vec<Ipv6Addr> {
     let mut own: Vec<Ipv6Addr> = Vec::new();
-    own.extend(config.addresses.iter().filter_map(|address| match address {
+    own.extend(addresses.iter().filter_map(|address| match address {
         IpAddr::V6(address) => Some(*address),
         IpAddr::V4(_) => None,
     }));
@@ -242,11 +302,9 @@ struct PacketDevice {
     info: DeviceInfo,
     control: Arc<Control>,
     queues: Vec<Arc<Queue>>,
-    groups: Groups,
+    groups: Arc<Groups>,
     /// Puts back what was switched off.
     _offloads: Option<Offloads>,
-    /// Keeps the kernel in the groups in which others look for softnet's IPv6 addresses.
-    _solicited: Option<OwnedFd>,
 }
 
 impl PacketDevice {

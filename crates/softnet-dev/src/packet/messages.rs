@@ -1,7 +1,7 @@
 //! Packets as messages to a packet socket: each with its header of `vnet`, and its frames as they lie.
 //!
 //! Called by the holder of a TX queue's lock. The kernel copies a packet before the call returns, so
-//! nothing is held, and one that the interface had no room for is still here to be sent again.
+//! nothing is held, and one that the socket had no room for is still here to be sent again.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -29,8 +29,10 @@ unsafe impl Send for Messages {}
 pub(crate) enum Refusal {
     /// It is to be tried again.
     Again,
-    /// The interface has no room now.
+    /// The socket has no room now.
     Full,
+    /// The kernel has dropped it on its way to the interface, but may be had to send it.
+    Dropped,
     /// The interface is down or gone.
     Down,
     /// It is dropped.
@@ -91,8 +93,10 @@ pub(crate) fn refusal(error: &io::Error, link: impl FnOnce() -> LinkState) -> Re
         Some(libc::EINTR) => Refusal::Again,
         Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => Refusal::Down,
         // Without a carrier it never has room.
-        Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => match link() {
-            LinkState::Up => Refusal::Full,
+        Some(error @ (libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM)) => match (link(), error) {
+            // A discipline of the interface's own, or a rule there. That the socket has no room is EAGAIN.
+            (LinkState::Up, libc::ENOBUFS) => Refusal::Dropped,
+            (LinkState::Up, _) => Refusal::Full,
             _ => Refusal::Down,
         },
         Some(libc::EMSGSIZE) => Refusal::Drop(DropReason::PktTooBig),

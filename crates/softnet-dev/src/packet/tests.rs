@@ -399,3 +399,74 @@ fn refusals_say_what_mends_them() {
     assert!(unprivileged.contains("needs CAP_NET_RAW"), "{unprivileged}");
     world.end();
 }
+
+/// A discipline of the interface's own drops a flow: those behind it do not wait for it.
+#[test]
+fn what_the_kernel_drops_is_dropped_and_stops_no_other() {
+    let Some(mut world) = World::new(1500) else { return };
+    let [ours, theirs] = world.macs;
+    let mut open = world.open(&PacketConfig::new("s0"));
+    let tc = |args: &str| {
+        let told =
+            world.here.run(|| std::process::Command::new("tc").args(args.split(' ')).status()).unwrap();
+        assert!(told.unwrap().success(), "{args}");
+    };
+    tc("qdisc add dev s0 root handle 1: htb default 1");
+    (1..3).for_each(|n| tc(&format!("class add dev s0 parent 1: classid 1:{n} htb rate 1gbit")));
+    // A queue without a place.
+    tc("qdisc add dev s0 parent 1:2 pfifo limit 0");
+    tc("filter add dev s0 parent 1: protocol 0x88b6 u32 match u32 0 0 classid 1:2");
+    let kinds = [0x88b5, 0x88b6, 0x88b6, 0x88b5, 0x88b6, 0x88b5];
+    let mut batch = Batch::new();
+    for (n, kind) in kinds.into_iter().enumerate() {
+        let frame = world.frame(theirs, ours, kind, 46 + n);
+        batch.push(crate::rx_frames::copied(&mut world.ctx, [&frame, &[], &[]]).unwrap()).unwrap();
+    }
+    assert_eq!(open.tx[0].tx_burst(&mut world.ctx, &mut batch), 6);
+    assert!(batch.is_empty() && open.tx[0].reap(&mut world.ctx).room > 0);
+    let dropped = world.ctx.stats().drops(5, DropReason::KernelEgress);
+    assert_eq!((dropped, world.ctx.stats().dropped(), open.tx[0].stats().packets.get()), (3, 3, 3));
+    for n in [0, 3, 5] {
+        assert_eq!(arrived(&world).len(), 14 + 46 + n);
+    }
+    close(open, &mut world.ctx);
+    world.end();
+}
+
+/// Neighbours look for an address in a group of its own, which the kernel is in as long as softnet has the address.
+#[test]
+fn groups_follow_addresses_that_come_and_go() {
+    let Some(mut world) = World::new(1500) else { return };
+    world.here.run(|| std::fs::write("/proc/sys/net/ipv6/conf/s0/disable_ipv6", "0").unwrap()).unwrap();
+    let config = PacketConfig { force: true, ..PacketConfig::new("s0") };
+    let (open, own) = world.here.run(|| open_with_addresses(&config, 5)).unwrap().unwrap();
+    let (one, two) = ("ff0200000000000000000001ff000001", "ff0200000000000000000001ff000002");
+    let joined_in = |world: &World| {
+        let all = world.here.run(|| std::fs::read_to_string("/proc/thread-self/net/igmp6").unwrap()).unwrap();
+        let is = |group: &str| all.lines().any(|line| line.contains("s0") && line.contains(group));
+        (is(one), is(two))
+    };
+    assert_eq!(joined_in(&world), (false, false));
+    // From whichever namespace.
+    let address = |text: &str| text.parse().unwrap();
+    assert_eq!(own.replace(&[address("fd00::1"), address("10.0.0.1")]), None);
+    assert_eq!(joined_in(&world), (true, false));
+    assert_eq!(own.replace(&[address("fd00::2")]), None);
+    assert_eq!(joined_in(&world), (false, true));
+    assert_eq!(own.replace(&[]), None);
+    assert_eq!(joined_in(&world), (false, false));
+    // One that the kernel has, too, is told once.
+    world
+        .here
+        .run(|| Netlink::new().unwrap().add_address("s0", std::net::Ipv4Addr::new(10, 7, 0, 3), 24).unwrap())
+        .unwrap();
+    let taken = [address("10.7.0.3")];
+    assert_eq!(own.conflict(&taken).map(|conflict| conflict.holder).as_deref(), Some("s0"));
+    assert_eq!(own.replace(&taken).map(|conflict| conflict.address), Some(taken[0]));
+    assert_eq!((own.replace(&taken), own.replace(&[]), own.conflict(&[])), (None, None, None));
+    close(open, &mut world.ctx);
+    // Without effect, and without harm.
+    assert_eq!(own.replace(&[address("fd00::1")]), None);
+    assert_eq!(joined_in(&world), (false, false));
+    world.end();
+}

@@ -1,9 +1,11 @@
 //! The transmitting half of a queue: a batch is sent by one system call (sendmmsg(2)).
 //!
 //! Called by the holder of the TX queue's lock only. The kernel copies a packet before the call
-//! returns, so nothing is held, and one that the interface had no room for is still here to be sent
-//! again. (A transmit ring saves that copy, but takes one into its slots instead, which packets of
-//! several frames and of many segments would have to fit.)
+//! returns, so nothing is held, and one that the socket had no room for is still here to be sent
+//! again. One that the kernel drops behind the socket, by a discipline or a rule of the interface's
+//! own, is tried once more and then dropped here: those behind it do not wait for it. (A transmit
+//! ring saves that copy, but takes one into its slots instead, which packets of several frames and
+//! of many segments would have to fit.)
 
 use std::io;
 use std::sync::Arc;
@@ -26,7 +28,7 @@ pub(super) struct PacketTx {
     stats: Arc<QueueStats>,
     /// The interface is down or gone: packets are dropped until one is taken again.
     down: bool,
-    /// The interface had no room for a packet: it is tried again after a while.
+    /// The socket had no room for a packet: it is tried again after a while.
     blocked: bool,
 }
 
@@ -44,10 +46,13 @@ impl PacketTx {
     }
 
     /// What becomes of the first packet of a batch, which the kernel refused with `error`: dropped
-    /// for a reason, or tried again.
-    fn refused(&mut self, error: &io::Error) -> Option<DropReason> {
+    /// for a reason, or tried again. `retried`: the kernel has dropped it before, which is noted.
+    fn refused(&mut self, error: &io::Error, retried: &mut bool) -> Option<DropReason> {
         match refusal(error, || self.control.link()) {
             Refusal::Again => {}
+            // At once: a rule that drops one flow must not keep the others waiting.
+            Refusal::Dropped if std::mem::replace(retried, true) => return Some(DropReason::KernelEgress),
+            Refusal::Dropped => {}
             Refusal::Down => self.down = true,
             Refusal::Full => self.blocked = true,
             Refusal::Drop(reason) => return Some(reason),
@@ -72,6 +77,7 @@ impl TxQueue for PacketTx {
     fn tx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch) -> usize {
         let before = batch.len();
         (self.down, self.blocked) = (false, false);
+        let mut retried = false;
         while !batch.is_empty() && !self.blocked {
             if self.down {
                 ctx.free_batch_at(batch, self.dev, DropReason::DevReady);
@@ -86,7 +92,9 @@ impl TxQueue for PacketTx {
             }
             self.stats.packets.add(sent as u64);
             self.stats.bytes.add(bytes);
-            if let Some(reason) = error.and_then(|error| self.refused(&error)) {
+            retried &= sent == 0;
+            if let Some(reason) = error.and_then(|error| self.refused(&error, &mut retried)) {
+                retried = false;
                 batch.drain().take(1).for_each(|skb| ctx.free_at(skb, self.dev, reason));
             }
         }

@@ -11,7 +11,7 @@
 
 use softnet_core::SoftnetData;
 use softnet_core::gso::{self, TxOffloads};
-use softnet_core::skb::{Batch, Skb};
+use softnet_core::skb::{Batch, DropReason, Skb};
 
 use super::control::Control;
 use crate::device::QueueStats;
@@ -59,6 +59,7 @@ impl Aggregates {
         stats: &QueueStats,
     ) -> bool {
         self.blocked = false;
+        let mut retried = false;
         while n > 0 {
             stats.kicks.add(1);
             let (sent, error) = self.messages.send(&self.socket, &batch.as_slice()[..n]);
@@ -70,8 +71,16 @@ impl Aggregates {
             stats.packets.add(sent as u64);
             stats.bytes.add(bytes);
             n -= sent;
-            match error.map(|error| refusal(&error, || self.control.link())) {
-                None | Some(Refusal::Again) => {}
+            retried &= sent == 0;
+            let refused = error.map(|error| refusal(&error, || self.control.link()));
+            let refused = match refused {
+                Some(Refusal::Dropped) if std::mem::replace(&mut retried, true) => {
+                    Some(Refusal::Drop(DropReason::KernelEgress))
+                }
+                refused => refused,
+            };
+            match refused {
+                None | Some(Refusal::Again | Refusal::Dropped) => {}
                 Some(Refusal::Down) => return false,
                 Some(Refusal::Full) => {
                     self.blocked = true;
@@ -79,7 +88,7 @@ impl Aggregates {
                 }
                 Some(Refusal::Drop(reason)) => {
                     batch.drain().take(1).for_each(|skb| ctx.free_at(skb, self.dev, reason));
-                    n -= 1;
+                    (n, retried) = (n - 1, false);
                 }
             }
         }

@@ -24,17 +24,6 @@ use super::claim::group_key;
 use crate::netns::NetNs;
 use crate::sys_error::{SysError, SysResult};
 
-/// Joins the groups of `addresses`, and of all routers, on the interface with index `ifindex`, in the calling thread's network namespace, until what
-/// it returns is closed.
-pub(crate) fn solicited_nodes(ifindex: u32, addresses: &[Ipv6Addr]) -> SysResult<OwnedFd> {
-    let solicited = addresses.iter().map(|addr| solicited_node(*addr));
-    let mut groups: Vec<IpAddr> = solicited.chain(ALL_ROUTERS).map(IpAddr::V6).collect();
-    groups.sort_unstable();
-    groups.dedup();
-    member(ifindex, AddressFamily::INET6, &groups)
-        .map_err(|error| SysError::new("join the groups of IPv6 addresses", error))
-}
-
 /// A socket that is a member of `groups`, all of one family.
 fn member(ifindex: u32, family: AddressFamily, groups: &[IpAddr]) -> io::Result<OwnedFd> {
     let socket = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
@@ -50,21 +39,60 @@ fn member(ifindex: u32, family: AddressFamily, groups: &[IpAddr]) -> io::Result<
     Ok(socket)
 }
 
-/// The groups that softnet's sockets have joined on one device.
+/// The groups that softnet is in on one device.
 pub(crate) struct Groups {
     ifindex: u32,
     /// Where the interface is: a socket joins in the namespace that it was made in.
     netns: io::Result<NetNs>,
     /// The program that is to take their frames, if there is one.
     attachment: Option<Arc<Attachment>>,
-    /// A socket for each group, since the kernel lets one be in few of them (`igmp_max_memberships`).
+    /// Those that softnet's sockets have joined. A socket for each, since the kernel lets one be in few of them
+    /// (`igmp_max_memberships`).
     members: Mutex<HashMap<IpAddr, OwnedFd>>,
+    /// Those of softnet's own IPv6 addresses, and the one socket that is in them.
+    solicited: Mutex<(Vec<IpAddr>, Option<OwnedFd>)>,
 }
 
 impl Groups {
     /// None, of the interface with index `ifindex` of the calling thread's namespace.
     pub(crate) fn new(ifindex: u32, attachment: Option<Arc<Attachment>>) -> Self {
-        Groups { ifindex, netns: NetNs::current(), attachment, members: Mutex::default() }
+        Groups {
+            ifindex,
+            netns: NetNs::current(),
+            attachment,
+            members: Mutex::default(),
+            solicited: Mutex::default(),
+        }
+    }
+
+    /// From now on neighbours look for softnet's IPv6 addresses `addresses` here, and softnet is in
+    /// their groups and those of all routers. On an error it stays in those of before.
+    pub(crate) fn solicit(&self, addresses: &[Ipv6Addr]) -> SysResult<()> {
+        let routers = ALL_ROUTERS.into_iter().filter(|_| !addresses.is_empty());
+        let mut groups: Vec<IpAddr> =
+            addresses.iter().map(|addr| solicited_node(*addr)).chain(routers).map(IpAddr::V6).collect();
+        groups.sort_unstable();
+        groups.dedup();
+        let mut now = self.solicited.lock().unwrap_or_else(PoisonError::into_inner);
+        if now.0 != groups {
+            let refused = |error| SysError::new("join the groups of IPv6 addresses", error);
+            let socket = match groups.is_empty() {
+                true => None,
+                false => Some(self.member(AddressFamily::INET6, &groups).map_err(refused)?),
+            };
+            // Those that it stays in are not left in between.
+            *now = (groups, socket);
+        }
+        Ok(())
+    }
+
+    /// A socket that is a member of `groups`, in the interface's namespace.
+    fn member(&self, family: AddressFamily, groups: &[IpAddr]) -> io::Result<OwnedFd> {
+        let netns = self.netns.as_ref().map_err(|error| io::Error::from(error.kind()))?;
+        match netns.is_current()? {
+            true => member(self.ifindex, family, groups),
+            false => netns.run(|| member(self.ifindex, family, groups)).and_then(|socket| socket),
+        }
     }
 
     fn members(&self) -> MutexGuard<'_, HashMap<IpAddr, OwnedFd>> {
@@ -79,12 +107,7 @@ impl Groups {
         }
         let refused = |error| SysError::new(format!("join multicast group {group}"), error);
         let family = if group.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-        let netns = self.netns.as_ref().map_err(|error| refused(error.kind().into()))?;
-        let socket = match netns.is_current().map_err(refused)? {
-            true => member(self.ifindex, family, &[group]),
-            false => netns.run(|| member(self.ifindex, family, &[group])).and_then(|socket| socket),
-        };
-        let socket = socket.map_err(refused)?;
+        let socket = self.member(family, &[group]).map_err(refused)?;
         if let Some(attachment) = &self.attachment {
             attachment.groups().insert(&group_key(group)).map_err(|error| refused(error.into()))?;
         }

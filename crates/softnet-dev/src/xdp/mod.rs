@@ -45,7 +45,6 @@ mod umem;
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use softnet_core::SoftnetData;
@@ -186,24 +185,13 @@ pub fn open_with_claims(
     let name = &cfg.interface;
     let kernel = |source| XdpError::Kernel { name: name.clone(), source };
     let mut netlink = Netlink::new().map_err(kernel)?;
-    let link = usable_link(cfg, &mut netlink)?;
-    let theirs = Theirs::now(&mut netlink, link.index).map_err(kernel)?;
-    if let Some(Conflict { address, holder }) = theirs.conflict(link.mac, &cfg.claim.addresses, &mut netlink)
-        && !cfg.force
-        && !cfg.claim.shared
-    {
-        return Err(XdpError::KernelAddress { name: name.clone(), address, holder });
-    }
+    let (link, theirs) = usable_link(cfg, &mut netlink)?;
     let ports = cfg.ports.clone().map_or_else(|| OpenPorts::new().map(Arc::new), Ok).map_err(kernel)?;
     let frags = link.mtu > MAX_MTU_OF_FRAME;
     let longest = if frags { link.mtu + LINK_HEADERS } else { 0 };
     let filter = ClaimFilter::new(link.mac, dev, &cfg.claim, &theirs.addresses());
     let filter = filter.with_longest(longest as usize);
     let control = Control::new(link.index).map_err(kernel)?;
-    // Where the kernel has no IPv6 it can't; much comes through all the same.
-    let own6 = filter.own_ipv6();
-    let asked_for = filter.asked_for(&cfg.claim);
-    let solicited = (!asked_for.is_empty()).then(|| groups::solicited_nodes(link.index, &asked_for));
     // A driver that does not tell has some of these in use, but at least one; on a TX queue that is not in use the
     // kernel would let packets lie without a word.
     let (rx_queues, tx_queues) = control.channels().unwrap_or((link.rx_queues, 1));
@@ -225,6 +213,11 @@ pub fn open_with_claims(
         text += &format!("; {interface} takes VLAN tags out of frames, and {command} was without effect");
     }
     let attachment = Arc::new(attachment);
+    let groups = Arc::new(Groups::new(link.index, Some(attachment.clone())));
+    // Where the kernel has no IPv6 it can't; much comes through all the same.
+    if let Err(error) = groups.solicit(&filter.asked_for(&cfg.claim)) {
+        text += &format!(", {error}");
+    }
     let napis = Arc::new(KernelNapis::new(&link));
     let mut parts = Parts::default();
     let bind = |queue| Binding { ifindex: link.index, queue, copy: mode == XdpMode::Skb, frags };
@@ -253,9 +246,6 @@ pub fn open_with_claims(
         text +=
             &format!(", rings of {ring} instead of {}: {rx_queues} queues share the packet memory", cfg.ring);
     }
-    if let Some(Err(error)) = &solicited {
-        text += &format!(", {error}");
-    }
     let zero_copy = parts.sockets.iter().all(|socket| socket.zero_copy());
     let partial_csum = hands_over_partial_checksums(link.kind.as_deref(), &driver, mode);
     let info = DeviceInfo {
@@ -268,7 +258,7 @@ pub fn open_with_claims(
         mtu: link.mtu as u16,
         features: Features { partial_csum, zero_copy },
     };
-    let snoop = match Snoop::open(link.index, !own6.is_empty()) {
+    let snoop = match Snoop::open(link.index) {
         Ok(snoop) => snoop,
         Err(error) => {
             parts.close(ctx);
@@ -286,27 +276,36 @@ pub fn open_with_claims(
     let shared = shared(&cfg.claim, &filter, dev, &theirs.addresses());
     let sharing = Arc::new(ports.share(place, shared));
     let Parts { rx, tx, sockets } = parts;
-    let groups = Groups::new(link.index, Some(attachment.clone()));
     let device = Arc::new(XdpDevice {
         info,
         control,
         sockets,
         attachment: attachment.clone(),
-        groups,
+        groups: groups.clone(),
         class: KernelRxClass::default(),
         _sharing: sharing.clone(),
         snoop,
         _offloads: offloads,
-        _solicited: solicited.and_then(Result::ok),
     });
     let sharing = Arc::downgrade(&sharing);
     let state = Mutex::new((netlink, filter));
-    let claims = Claims { mac: link.mac, dev, ifindex: link.index, attachment, sharing, state };
+    let (ifindex, groups) = (link.index, Arc::downgrade(&groups));
+    let claims = Claims { mac: link.mac, dev, ifindex, attachment, groups, sharing, state };
     Ok((OpenDevice { device, rx, tx }, claims))
 }
 
-/// The interface, if it is one that may and can be taken.
-fn usable_link(cfg: &XdpConfig, netlink: &mut Netlink) -> Result<Link, XdpError> {
+/// Whether the interface is one that may and can be taken, as it is now. It is not touched; whether its driver does what
+/// is asked is not known by that.
+///
+/// # Errors
+/// See [`XdpError`].
+pub fn look(cfg: &XdpConfig) -> Result<(), XdpError> {
+    let kernel = |source| XdpError::Kernel { name: cfg.interface.clone(), source };
+    usable_link(cfg, &mut Netlink::new().map_err(kernel)?).map(drop)
+}
+
+/// The interface, if it is one that may and can be taken, and the kernel's addresses that matter to it.
+fn usable_link(cfg: &XdpConfig, netlink: &mut Netlink) -> Result<(Link, Theirs), XdpError> {
     let name = cfg.interface.clone();
     let kernel = |source| XdpError::Kernel { name: name.clone(), source };
     let Some(link) = netlink.link(&name).map_err(kernel)? else {
@@ -326,7 +325,12 @@ fn usable_link(cfg: &XdpConfig, netlink: &mut Netlink) -> Result<Link, XdpError>
     if link.mtu > MAX_MTU {
         return Err(XdpError::Mtu { name, mtu: link.mtu, max: MAX_MTU });
     }
-    Ok(link)
+    let theirs = Theirs::now(netlink, link.index).map_err(kernel)?;
+    let conflict = theirs.conflict(link.mac, &cfg.claim.addresses, netlink);
+    match conflict.filter(|_| !cfg.force && !cfg.claim.shared) {
+        Some(Conflict { address, holder }) => Err(XdpError::KernelAddress { name, address, holder }),
+        None => Ok((link, theirs)),
+    }
 }
 
 /// Attaches the program in the mode asked for. Returns the mode it became, also in words.
@@ -454,7 +458,7 @@ struct XdpDevice {
     control: Control,
     sockets: Vec<Arc<Xsk>>,
     attachment: Arc<Attachment>,
-    groups: Groups,
+    groups: Arc<Groups>,
     class: KernelRxClass,
     /// Has ports of shared addresses reserved.
     _sharing: Arc<Sharing>,
@@ -462,8 +466,6 @@ struct XdpDevice {
     snoop: Snoop,
     /// Puts back what was switched off.
     _offloads: Offloads,
-    /// Keeps the kernel in the groups in which others look for softnet's IPv6 addresses.
-    _solicited: Option<OwnedFd>,
 }
 
 impl Device for XdpDevice {
@@ -530,6 +532,8 @@ pub struct Claims {
     dev: u16,
     ifindex: u32,
     attachment: Arc<Attachment>,
+    /// Gone, as `sharing` is, when the device is closed.
+    groups: Weak<Groups>,
     sharing: Weak<Sharing>,
     /// What the program says now.
     state: Mutex<(Netlink, ClaimFilter)>,
@@ -552,6 +556,10 @@ impl Claims {
         let shared = shared(claim, &now, self.dev, &addresses);
         if let Some(sharing) = self.sharing.upgrade() {
             sharing.replace(theirs.interfaces(), shared);
+        }
+        if let Some(groups) = self.groups.upgrade() {
+            // Where the kernel has no IPv6 it can't, as the device's mode says.
+            let _ = groups.solicit(&now.asked_for(claim));
         }
         if *filter == now {
             return Ok(None);

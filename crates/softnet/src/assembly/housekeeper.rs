@@ -3,7 +3,10 @@
 //! One thread. It sleeps until a neighbour's timer is due, a neighbour says something to all, the kernel reports a change of
 //! a link, a user wants an instance polled in another context, or the stack stops.
 
+mod links;
 mod live;
+mod reload;
+mod set_link;
 
 use std::io;
 use std::sync::mpsc::Receiver;
@@ -13,6 +16,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use rustix::event::{PollFd, PollFlags, poll};
 use softnet_core::SoftnetData;
+use softnet_core::ip::FibError;
 use softnet_core::ip::iface::Iface;
 use softnet_core::ip::input::Ingress;
 use softnet_core::ip::slow::Announce;
@@ -21,7 +25,7 @@ use softnet_core::qdisc::DevParams;
 use softnet_core::skb::DropReason;
 use softnet_core::stack::dev_tx::DevTx;
 use softnet_core::sync::{AtomicBool, Ordering};
-use softnet_dev::netlink::{LinkEvent, LinkMonitor};
+use softnet_dev::netlink::LinkMonitor;
 use softnet_dev::{DeviceInfo, OpenDevice, SysResult};
 
 use super::snooper::Snooper;
@@ -35,10 +39,12 @@ use crate::napi::{Home, Input, NapiInstance, NapiTimer, RxHandler, WorkerShared}
 use crate::net::groups;
 use crate::poll::Contexts;
 use crate::stack::StackInner;
+use crate::stack::rib::Rib;
 use crate::steering::{Arfs, Auto};
 use crate::tx::qdisc::Layout;
 use crate::tx::{NetdevQueue, QueueWake, TxBackpressure};
 use crate::util::{Spawn, lock, note, spawn, timespec};
+use reload::Ending;
 
 /// How long to wait before another attempt to open a device whose interface is there.
 const RETRY: Duration = Duration::from_secs(1);
@@ -61,6 +67,10 @@ pub struct Housekeeper {
     patches: Vec<(u16, u16)>,
     /// When to try again to open what is missing, in ns of the clock.
     retry_at: Option<u64>,
+    /// When to look again whether there is memory for routes that are not in force yet.
+    routes_at: Option<u64>,
+    /// Connections that are to end.
+    ending: Option<Ending>,
     /// For each device why it could not be opened when that was last tried, which was told then.
     refused: Vec<Option<String>>,
     contexts: Contexts,
@@ -102,6 +112,8 @@ impl Housekeeper {
             monitor,
             patches,
             retry_at,
+            routes_at: None,
+            ending: None,
             refused,
             contexts,
             snooper,
@@ -134,6 +146,11 @@ impl Housekeeper {
     fn vlans(&self, dev: u16) -> Vec<u16> {
         let over = |other: &&Arc<StackDevice>| other.vlan.is_some_and(|vlan| vlan.link == dev);
         self.shared.devices.iter().filter(over).map(|vlan| vlan.index).collect()
+    }
+
+    /// Whether device `dev` is to be open as soon as it can be.
+    fn is_wanted(&self, dev: u16) -> bool {
+        !self.absent[usize::from(dev)] && !self.shared.devices[usize::from(dev)].is_down()
     }
 
     /// Opens what device `dev` is on: by its driver, or over its link, if it is a VLAN.
@@ -240,6 +257,7 @@ impl Housekeeper {
             params,
         };
         self.shared.devices[usize::from(dev)].live.store(Some(Arc::new(live)));
+        self.shared.devices[usize::from(dev)].set_down(false);
         // Only now: a knob that is set before finds the device closed, and is only remembered.
         napis.iter().for_each(|instance| self.shared.devices[usize::from(dev)].apply_deferral(instance));
         if let Some(warning) = napis.first().and_then(|instance| instance.napi.mitigation.warning()) {
@@ -265,8 +283,7 @@ impl Housekeeper {
                 slow.announce(ctx, view, dev, kinds, out);
             });
         }
-        let there: Vec<u16> =
-            self.vlans(dev).into_iter().filter(|vlan| !self.absent[usize::from(*vlan)]).collect();
+        let there: Vec<u16> = self.vlans(dev).into_iter().filter(|vlan| self.is_wanted(*vlan)).collect();
         there.into_iter().try_for_each(|vlan| self.open(vlan))
     }
 
@@ -327,7 +344,7 @@ impl Housekeeper {
                 }
                 Err(error) => Err(error.into()),
             },
-            change @ (Change::Route(_) | Change::Neigh(_) | Change::Addr(_)) => {
+            change @ (Change::Route(_) | Change::Neigh(_) | Change::Addr(_) | Change::Link(_)) => {
                 let changed = self.change_live(change).map(|n| vec![u32::try_from(n).unwrap_or(u32::MAX)]);
                 changed.map_err(ControlError::from)
             }
@@ -339,12 +356,28 @@ impl Housekeeper {
     /// Routes by way of a device that is not there give way to others; and the kernel's are by
     /// another interface when it is back.
     fn set_open(&mut self, dev: u16, open: bool) {
-        if let Err(error) = self.shared.change_routes(|rib| rib.set_open(dev, open)) {
-            note(format_args!("routes do not follow what became of a device yet: {error}"));
-        }
+        // If there is no memory for it, that is noted, and done later.
+        let _ = self.change_routes(|rib| rib.set_open(dev, open));
+        self.list_again();
+    }
+
+    /// Has the kernel's routes and neighbours listed again, if they are followed.
+    fn list_again(&self) {
         if let Some(follow) = &self.shared.follow {
             follow.list_again();
         }
+    }
+
+    /// Changes routes. For want of memory that may come into force later.
+    fn change_routes(&mut self, change: impl FnOnce(&mut Rib)) -> Result<(), FibError> {
+        let changed = self.shared.change_routes(change);
+        if let Err(error) = &changed {
+            if self.routes_at.is_none() {
+                note(format_args!("changes of routes are not in force yet: {error}"));
+            }
+            self.routes_at = Some(self.shared.clock.now() + RETRY.as_nanos() as u64);
+        }
+        changed
     }
 
     fn set_iface(&mut self, dev: u16, iface: Option<Iface>) {
@@ -361,6 +394,10 @@ impl Housekeeper {
     /// Closes a device: it is not polled any more, its frames go home, its neighbours are forgotten.
     pub(crate) fn close(&mut self, dev: u16) {
         self.vlans(dev).into_iter().for_each(|vlan| self.close(vlan));
+        if self.shared.devices[usize::from(dev)].live.load().is_some() {
+            // First, so that packets go another way where there is one.
+            self.set_open(dev, false);
+        }
         let Some(live) = self.shared.devices[usize::from(dev)].take() else { return };
         self.shared.devices[usize::from(dev)].groups.closed(&*live.device);
         self.arfs.closing(dev, &*live.device);
@@ -382,8 +419,9 @@ impl Housekeeper {
             self.worker_of(dev, number).remove_tx(queue);
         }
         self.shared.devices[usize::from(dev)].retire_counters(&live);
-        self.set_open(dev, false);
         self.set_iface(dev, None);
+        // A list that was read meanwhile may have found it.
+        self.list_again();
         self.shared.slow_path(&mut self.ctx, |slow, ctx, view, out| slow.remove_device(ctx, view, dev, out));
         // Frames that came home are for all threads.
         self.ctx.drain();
@@ -420,6 +458,10 @@ impl Housekeeper {
             self.retry_at = None;
             self.open_missing();
         }
+        if self.routes_at.is_some_and(|at| at <= now) && self.change_routes(|_| ()).is_ok() {
+            self.routes_at = None;
+        }
+        self.end_connections(now);
         self.auto.run(&self.shared, &mut self.ctx, now);
         self.arfs.run(&self.shared, &mut self.ctx, now);
         self.shared.handle_left(&mut self.ctx);
@@ -441,8 +483,11 @@ impl Housekeeper {
         let next = {
             let mut control = self.shared.control();
             let slow = control.slow.next_deadline().unwrap_or(u64::MAX);
-            let others = [self.retry_at, self.snooper.next(), self.auto.next(&self.shared), self.arfs.next()];
-            control.deadline = others.into_iter().flatten().fold(slow, u64::min);
+            let ending = self.ending.as_ref().map(|ending| ending.next);
+            let own = [self.retry_at, self.routes_at, ending];
+            let others =
+                own.into_iter().chain([self.snooper.next(), self.auto.next(&self.shared), self.arfs.next()]);
+            control.deadline = others.flatten().fold(slow, u64::min);
             control.deadline
         };
         if self.stop.load(Ordering::Acquire) || self.shared.has_left() {
@@ -468,113 +513,6 @@ impl Housekeeper {
         drop(fds);
         if announced.awake() || woken {
             waker.clear();
-        }
-    }
-
-    /// Takes note of what happened to the interfaces.
-    fn links(&mut self) {
-        // Programs take a while to be exchanged, and commands are to find what is so by then; but they
-        // wait for no more rounds than these.
-        for _ in 0..3 {
-            if !self.link_events() {
-                return;
-            }
-            let config = self.config.clone();
-            let told = |device: &&Arc<StackDevice>| device.vlan.is_none() && device.live.load().is_some();
-            for device in self.shared.devices.iter().filter(told) {
-                let dev = device.index;
-                self.opener.addresses_changed(&config.request(dev));
-            }
-        }
-    }
-
-    /// Takes note of what has been told. Whether it may have changed the addresses that are the kernel's.
-    fn link_events(&mut self) -> bool {
-        let mut readdressed = false;
-        while let Some(monitor) = &mut self.monitor {
-            match monitor.next() {
-                Ok(Some(event)) => {
-                    // A link-local address counts on what the interface is a port of, which changes
-                    // with the interface.
-                    readdressed |= matches!(event, LinkEvent::AddressChanged { .. } | LinkEvent::Changed(_));
-                    self.link_event(event);
-                }
-                Ok(None) => break,
-                Err(error) => {
-                    note(format_args!("no longer told of interfaces that come and go: {error}"));
-                    self.monitor = None;
-                }
-            }
-        }
-        readdressed
-    }
-
-    fn link_event(&mut self, event: LinkEvent) {
-        let of_index = |this: &Self, index: u32| {
-            let is = |d: &Arc<StackDevice>| {
-                d.live.load().as_ref().is_some_and(|live| live.device.info().ifindex == index)
-            };
-            this.shared.devices.iter().find(|d| is(d)).map(|d| d.index)
-        };
-        match event {
-            LinkEvent::Removed { index, name } => {
-                if let Some(dev) = of_index(self, index) {
-                    note(format_args!("{name} is gone; it will be taken again when it comes back"));
-                    self.close(dev);
-                }
-            }
-            LinkEvent::Appeared(link) | LinkEvent::Changed(link) => {
-                if let Some(dev) = of_index(self, link.index) {
-                    let device = &self.shared.devices[usize::from(dev)];
-                    let Some(live) = device.live.load_full() else { return };
-                    let info = live.device.info();
-                    if info.interface_mac() == link.mac
-                        && u32::from(info.mtu) == link.mtu
-                        && info.name == link.name
-                    {
-                        // The kernel makes an interface's NAPI instances anew when it is set up.
-                        return live.napis.iter().for_each(|instance| device.apply_deferral(instance));
-                    }
-                    note(format_args!("{} changed its name, address or MTU: opening it anew", link.name));
-                    self.close(dev);
-                }
-                if link.up {
-                    self.open_missing();
-                }
-            }
-            // Of every device, whichever interface it was.
-            LinkEvent::AddressChanged { .. } => {}
-        }
-    }
-
-    /// Tries to open every device that is not open and whose interface exists.
-    fn open_missing(&mut self) {
-        let config = self.config.clone();
-        for (dev, device) in config.devices.iter().enumerate() {
-            let there = |m: &LinkMonitor| m.links().any(|link| link.name == device.name && link.up);
-            let open = self.shared.devices[dev].live.load().is_some();
-            if open
-                || self.absent[dev]
-                || self.is_vlan(dev as u16)
-                || !self.monitor.as_ref().is_some_and(there)
-            {
-                continue;
-            }
-            match self.open(dev as u16) {
-                Ok(()) => {
-                    self.refused[dev] = None;
-                    note(format_args!("{} is back", device.name));
-                }
-                Err(error) => {
-                    let error = error.to_string();
-                    // Tried again and again, but told once.
-                    if self.refused[dev].as_ref() != Some(&error) {
-                        note(format_args!("{} is there but can't be taken yet: {error}", device.name));
-                    }
-                    self.refused[dev] = Some(error);
-                    self.retry_at = Some(self.shared.clock.now() + RETRY.as_nanos() as u64);
-                }
-            }
         }
     }
 }

@@ -22,7 +22,7 @@ use crate::control::show::{
 };
 use crate::control::{
     ControlError, Handler, LiveAnswer, LiveError, NtupleAnswer, Reloaded, Request, RssAnswer, Set, SetAddr,
-    SetFilter, SetKnobs, SetNeigh, SetNtuple, SetQdisc, SetRoute, SetRss, SetSteering, Target,
+    SetFilter, SetKnobs, SetLink, SetNeigh, SetNtuple, SetQdisc, SetRoute, SetRss, SetSteering, Target,
 };
 use crate::device::{StackDevice, filter};
 use crate::napi::{NapiInstance, PollThread};
@@ -106,6 +106,12 @@ impl Introspect {
     /// says what is wrong with the request, and then nothing changed.
     pub fn set_addr(&self, set: SetAddr) -> Result<LiveAnswer, ControlError> {
         self.change_live(Change::Addr(set))
+    }
+
+    /// Changes a device's link, and returns when that is done. The error says what is wrong with the
+    /// request, and then nothing changed.
+    pub fn set_link(&self, set: SetLink) -> Result<LiveAnswer, ControlError> {
+        self.change_live(Change::Link(set))
     }
 
     /// From now on [`reload`](Self::reload) reads the configuration by `read`.
@@ -192,7 +198,8 @@ impl Introspect {
         let live = dev.live.load_full();
         let config = self.config.load();
         let config = &config.devices[usize::from(dev.index)];
-        let link = live.as_ref().map_or(LinkState::Gone, |live| live.device.link());
+        let closed = if dev.is_down() { LinkState::Down } else { LinkState::Gone };
+        let link = live.as_ref().map_or(closed, |live| live.device.link());
         let info = live.as_ref().map(|live| live.device.info());
         let mut totals = dev.totals();
         if let Some(vlan) = &self.shared.netdevs[usize::from(dev.index)].vlan {
@@ -462,6 +469,7 @@ impl Handler for Introspect {
             Request::Knobs(set) => return value(self.set_knobs(&set).map_err(text)?),
             Request::Route(set) => return value(self.set_route(set).map_err(text)?),
             Request::Addr(set) => return value(self.set_addr(set).map_err(text)?),
+            Request::Link(set) => return value(self.set_link(set).map_err(text)?),
             Request::Reload => return value(self.reload().map_err(text)?),
             Request::Lookup(addr) => return value(self.lookup(addr)),
             Request::Neigh(set) => return value(self.set_neigh(set).map_err(text)?),

@@ -1,6 +1,9 @@
 //! What the values of a [`Config`] must be, each for itself and all together. Pure: it looks at no interface.
 
+mod route;
 mod vlan;
+
+pub(super) use route::{METRIC, WEIGHT};
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -14,8 +17,7 @@ use softnet_dev::sched::Policy;
 
 use super::errors::{Found, MAX_PROBLEMS, Place, Section};
 use super::{
-    Config, DeviceConfig, InterfaceAddr, KnobError, QueueKnobs, RouteConfig, RouteTarget, StackConfig,
-    format_mac, is_link_local,
+    Config, DeviceConfig, InterfaceAddr, KnobError, QueueKnobs, StackConfig, format_mac, is_link_local,
 };
 use crate::util::{Limit, power, range};
 
@@ -75,7 +77,7 @@ pub(super) fn check(config: &Config, cpus: &[u32], devices_complete: bool, found
         found.push(Found::new(Section::Root.key("device"), message));
     }
     devices(config, found);
-    routes(config, devices_complete, found);
+    route::check(config, devices_complete, found);
     neighbours(config, devices_complete, found);
     super::check_filter::check(config, devices_complete, found);
     super::tcp::check(&config.tcp, found);
@@ -326,86 +328,6 @@ fn memory(config: &Config, found: &mut Vec<Found>) {
             config.stack.frames
         );
         found.push(Found::new(Section::Stack.key("frames"), message));
-    }
-}
-
-fn routes(config: &Config, devices_complete: bool, found: &mut Vec<Found>) {
-    let mut repeated = repeated(&config.routes).into_iter().peekable();
-    for (i, route) in config.routes.iter().enumerate() {
-        if found.len() >= MAX_PROBLEMS {
-            return;
-        }
-        let at = Section::Route(i);
-        if repeated.next_if_eq(&i).is_some() {
-            found.push(Found::new(at.key("to"), format!("there are two routes to {}", route.to)));
-        }
-        for device in &config.devices {
-            if device.addresses.iter().any(|own| own.network() == route.to) {
-                let message = format!("{} is the connected network of {:?} already", route.to, device.name);
-                found.push(Found::new(at.key("to"), message));
-            }
-        }
-        if let RouteTarget::ViaLinkLocal(gateway, _) = &route.target
-            && let Some(why) = never_a_host((*gateway).into())
-        {
-            let message = format!("expected the address of a host, but {gateway} {why}");
-            found.push(Found::new(at.key("via"), message));
-        }
-        match &route.target {
-            RouteTarget::Via(gateway) if gateway.is_ipv4() != route.to.addr().is_ipv4() => {
-                let message = format!("expected a gateway of the family of {}, found {gateway}", route.to);
-                found.push(Found::new(at.key("via"), message));
-            }
-            RouteTarget::Via(gateway) if is_link_local(*gateway) => {
-                let message = format!("expected dev = \"…\" beside it: {gateway} may be on any link");
-                found.push(Found::new(at.key("via"), message));
-            }
-            RouteTarget::Via(gateway) if devices_complete => via(config, at.key("via"), *gateway, found),
-            RouteTarget::ViaLinkLocal(gateway, _) if route.to.addr().is_ipv4() => {
-                let message = format!("expected a gateway of the family of {}, found {gateway}", route.to);
-                found.push(Found::new(at.key("via"), message));
-            }
-            RouteTarget::ViaLinkLocal(_, dev) | RouteTarget::Dev(dev) if devices_complete => {
-                if let Some(device) = known_device(config, at.key("dev"), dev, found)
-                    && route.to.addr().is_ipv6()
-                    && !device.speaks_ipv6()
-                {
-                    let message = format!("expected a device with an IPv6 address, but {dev:?} has none");
-                    found.push(Found::new(at.key("dev"), message));
-                }
-            }
-            _ => {}
-        }
-    }
-}
-
-/// Which of `routes` are to prefixes that an earlier one is to, in order. A table of those seen would take more memory than
-/// the forwarding tables of a million routes.
-fn repeated(routes: &[RouteConfig]) -> Vec<usize> {
-    let mut order: Vec<u32> = (0..routes.len() as u32).collect();
-    order.sort_unstable_by_key(|&i| (routes[i as usize].to, i));
-    let pairs = order.windows(2).map(|pair| (pair[0] as usize, pair[1] as usize));
-    let mut repeated: Vec<usize> =
-        pairs.filter(|(a, b)| routes[*a].to == routes[*b].to).map(|(_, b)| b).collect();
-    repeated.sort_unstable();
-    repeated
-}
-
-fn via(config: &Config, place: Place, gateway: IpAddr, found: &mut Vec<Found>) {
-    let own = || config.devices.iter().flat_map(|device| &device.addresses);
-    if own().any(|own| own.addr() == gateway) {
-        found.push(Found::new(
-            place,
-            format!("expected another host, but {gateway} is softnet's own address"),
-        ));
-    } else if !own().any(|own| own.has_host(gateway)) {
-        let family = own().filter(|own| own.addr().is_ipv4() == gateway.is_ipv4());
-        let connected: Vec<String> = family.map(|own| own.network().to_string()).collect();
-        let message = format!(
-            "expected a host on a connected network ({}), found {gateway}",
-            if connected.is_empty() { "there is none".into() } else { connected.join(", ") }
-        );
-        found.push(Found::new(place, message));
     }
 }
 

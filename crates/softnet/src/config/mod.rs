@@ -40,6 +40,7 @@ mod metrics;
 mod nat;
 mod per_queue;
 mod read;
+mod route;
 mod sections;
 mod steering;
 mod steering_mode;
@@ -81,6 +82,7 @@ pub use nat::{
     NatConfig, NatForwardConfig, NatOneToOneConfig, NatPrefixConfig, NatProtocol, NatSourceConfig,
 };
 pub use per_queue::PerQueue;
+pub use route::{NextHopConfig, RouteConfig, RouteTarget};
 pub use softnet_core::conntrack::Timeouts;
 pub use softnet_core::filter::{Action, Chain, FlowState};
 pub use softnet_core::gro::GroMode;
@@ -98,7 +100,7 @@ pub use steering::KnobError;
 pub(crate) use steering::{QueueKnobs, SteeringSettings};
 pub use steering_mode::SteeringMode;
 
-use crate::driver::{DeviceDriver, OpenRequest, Vlan, VlanRequest, Xdp};
+use crate::driver::{DeviceDriver, DeviceError, OpenRequest, Vlan, VlanRequest, Xdp};
 
 use sections::Source;
 pub(crate) use value::parse_mac;
@@ -424,39 +426,6 @@ pub enum PartialCsum {
     Off,
 }
 
-/// `[[route]]`.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct RouteConfig {
-    /// Destinations it is for.
-    pub to: IpPrefix,
-    /// What becomes of them.
-    pub target: RouteTarget,
-}
-
-impl RouteConfig {
-    /// A route to `to`.
-    pub fn new(to: IpPrefix, target: RouteTarget) -> Self {
-        RouteConfig { to, target }
-    }
-}
-
-/// What a route does with a packet.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub enum RouteTarget {
-    /// To this gateway, which must be on a connected network.
-    Via(IpAddr),
-    /// To this gateway, whose link-local address is on this device's link.
-    ViaLinkLocal(Ipv6Addr, String),
-    /// Straight to the destination on this device's link.
-    Dev(String),
-    /// Discard without a word.
-    Blackhole,
-    /// Discard and answer with an ICMP host unreachable, or address unreachable.
-    Unreachable,
-}
-
 /// `[[neighbour]]`: a MAC address that is never asked for.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -554,6 +523,13 @@ impl Config {
             Some(format!("{}: {warning}", device.name))
         };
         self.devices.iter().filter_map(of).collect()
+    }
+
+    /// Looks at the interfaces that it names, in the calling thread's network namespace, and touches
+    /// none. Returns why devices can't be taken as they are now.
+    pub fn look(&self) -> Vec<DeviceError> {
+        let all = 0..self.devices.len() as u16;
+        all.filter_map(|dev| self.devices[usize::from(dev)].driver.look(&self.request(dev)).err()).collect()
     }
 
     /// Checks a configuration built in code. `cpus` are those that workers may run on, usually

@@ -81,6 +81,13 @@ dev = "eth2"
 [[route]]
 to = "10.7.0.0/16"
 unreachable = true
+[[route]]
+to = "10.7.0.0/16"
+prohibit = true
+metric = 20
+[[route]]
+to = "10.6.0.0/16"
+nexthops = [{ via = "10.0.1.0", weight = 3 }, { dev = "eth1" }]
 
 [[neighbour]]
 dev = "eth1"
@@ -93,7 +100,7 @@ const CPUS: [u32; 4] = [0, 1, 2, 3];
 #[test]
 fn a_full_file_means_what_it_says() {
     let addr = |s: &str| s.parse::<InterfaceAddr>().unwrap();
-    let route = |to: &str, target| RouteConfig { to: to.parse().unwrap(), target };
+    let route = |to: &str, target| RouteConfig::new(to.parse().unwrap(), target);
     let expected = Config {
         tcp: Default::default(),
         stack: StackConfig {
@@ -166,6 +173,14 @@ fn a_full_file_means_what_it_says() {
             route("10.9.0.0/16", RouteTarget::Blackhole),
             route("10.8.0.0/16", RouteTarget::Dev("eth2".into())),
             route("10.7.0.0/16", RouteTarget::Unreachable),
+            route("10.7.0.0/16", RouteTarget::Prohibit).metric(20),
+            route(
+                "10.6.0.0/16",
+                RouteTarget::NextHops(vec![
+                    NextHopConfig::new(RouteTarget::Via(Ipv4Addr::new(10, 0, 1, 0).into()), 3),
+                    NextHopConfig::new(RouteTarget::Dev("eth1".into()), 1),
+                ]),
+            ),
         ],
         neighbours: vec![NeighbourConfig {
             dev: "eth1".into(),
@@ -465,11 +480,11 @@ fn one_error_each_beside_a_device() {
         ),
         (
             "[[route]]\nto = \"10.5.0.0/16\"",
-            "r.toml:4:1: route: expected one of via, dev, blackhole and unreachable, found none",
+            "r.toml:4:1: route: expected one of via, dev, nexthops, blackhole, unreachable and prohibit, found none",
         ),
         (
             "[[route]]\nto = \"10.5.0.0/16\"\nvia = \"10.0.0.2\"\nblackhole = true",
-            "r.toml:4:1: route: expected one of via, dev, blackhole and unreachable, found several",
+            "r.toml:4:1: route: expected one of via, dev, nexthops, blackhole, unreachable and prohibit, found several",
         ),
         (
             "[[route]]\nto = \"10.5.0.0/16\"\nblackhole = false",
@@ -482,6 +497,34 @@ fn one_error_each_beside_a_device() {
         (
             "[[route]]\nto = \"10.0.0.0/24\"\nblackhole = true",
             "r.toml:5:6: route.to: 10.0.0.0/24 is the connected network of \"eth1\" already",
+        ),
+        (
+            "[[route]]\nto = \"10.5.0.0/16\"\nblackhole = true\nmetric = 3\n[[route]]\nto = \"10.5.0.0/16\"\nprohibit = true\nmetric = 3",
+            "r.toml:9:6: route.to: there are two routes to 10.5.0.0/16 of metric 3",
+        ),
+        (
+            "[[route]]\nto = \"10.5.0.0/16\"\nnexthops = [{ via = \"10.0.0.2\" }]",
+            "r.toml:6:12: route.nexthops: expected 2 to 64 next hops, found 1",
+        ),
+        (
+            "[[route]]\nto = \"10.5.0.0/16\"\nnexthops = [{ via = \"10.0.0.2\" }, { via = \"10.0.9.2\" }]",
+            "r.toml:6:35: route.nexthops: expected a host on a connected network (10.0.0.0/24), found 10.0.9.2",
+        ),
+        (
+            "[[route]]\nto = \"10.5.0.0/16\"\nnexthops = [{ via = \"10.0.0.2\" }, { via = \"10.0.0.2\", weight = 2 }]",
+            "r.toml:6:12: route.nexthops: expected each next hop once",
+        ),
+        (
+            "[[route]]\nto = \"10.5.0.0/16\"\nnexthops = [{ via = \"10.0.0.2\", weight = 257 }, { dev = \"eth1\" }]",
+            "r.toml:6:12: route.nexthops: weight: expected a number from 1 to 256, found 257",
+        ),
+        (
+            "[[route]]\nto = \"10.5.0.0/16\"\nnexthops = [{ weight = 2 }, { dev = \"eth1\" }]",
+            "r.toml:6:13: route.nexthops: expected one of via and dev, found none",
+        ),
+        (
+            "[[route]]\nto = \"10.5.0.0/16\"\nnexthops = \"10.0.0.2\"",
+            "r.toml:6:12: route.nexthops: expected a list, such as [{ via = \"10.0.0.1\", weight = 2 }], found \"10.0.0.2\"",
         ),
         (
             "[[neighbour]]\ndev = \"eth9\"\naddress = \"10.0.0.2\"\nmac = \"02:00:00:00:00:01\"",

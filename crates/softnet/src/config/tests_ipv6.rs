@@ -90,7 +90,7 @@ fn one_error_each() {
         ),
         (
             "[[route]]\nto = \"::/0\"\nvia = \"2001:db8::9\"\ndev = \"eth1\"",
-            "route: expected one of via, dev, blackhole and unreachable, found several",
+            "route: expected one of via, dev, nexthops, blackhole, unreachable and prohibit, found several",
         ),
         (
             "[[route]]\nto = \"::/0\"\nvia = \"2001:db8:1::9\"",

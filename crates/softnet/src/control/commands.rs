@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, s
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::{ControlError, Set, SetAddr, SetNeigh, SetQdisc, SetRoute, SetSteering};
+use super::{ControlError, Set, SetAddr, SetLink, SetNeigh, SetQdisc, SetRoute, SetSteering};
 use crate::config::Config;
 use crate::util::Waker;
 
@@ -26,6 +26,8 @@ pub enum Change {
     Neigh(SetNeigh),
     /// Addresses.
     Addr(SetAddr),
+    /// The link of a device.
+    Link(SetLink),
     /// All that another configuration says otherwise; what was changed goes into the list.
     Reload(Box<Config>, Arc<Mutex<Vec<String>>>),
 }

@@ -23,6 +23,7 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
+pub use crate::driver::LinkChange;
 pub use crate::live::LiveError;
 pub use capture::{CaptureInfo, CaptureStream, SetCapture, end_of_capture};
 pub use client::{Client, ClientError};
@@ -34,7 +35,8 @@ pub use requests::{
     SetMirred, SetNtuple, SetQdisc, SetRss, SetSteering, Target,
 };
 pub use routing::{
-    LiveAction, LiveAnswer, LookupHop, NextHop, Reloaded, RouteLookup, RouteType, SetAddr, SetNeigh, SetRoute,
+    LiveAction, LiveAnswer, LookupHop, NextHop, Reloaded, RouteLookup, RouteType, SetAddr, SetLink, SetNeigh,
+    SetRoute,
 };
 pub(crate) use server::{Handler, Server};
 

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use super::capture::SetCapture;
-use super::routing::{SetAddr, SetNeigh, SetRoute};
+use super::routing::{SetAddr, SetLink, SetNeigh, SetRoute};
 use super::show::{NtupleRow, RssRow, Table};
 use crate::config::{Context, Knobs, SteeringMode};
 
@@ -40,6 +40,8 @@ pub enum Request {
     Neigh(SetNeigh),
     /// A change of addresses, answered when it is done: by a [`LiveAnswer`](crate::control::LiveAnswer).
     Addr(SetAddr),
+    /// A change of a device's link, answered when it is done: by a [`LiveAnswer`](crate::control::LiveAnswer).
+    Link(SetLink),
     /// The configuration is to be read again, answered when the difference is applied: by a
     /// [`Reloaded`](crate::control::Reloaded).
     Reload,

@@ -1,4 +1,4 @@
-//! Changes of routes, neighbours and addresses that are asked of a running instance, and a look-up of
+//! Changes of routes, neighbours, addresses and links that are asked of a running instance, and a look-up of
 //! a route, as plain data in the words of `ip`.
 //!
 //! Only types: [`live`](crate::live) says what they mean and carries them out.
@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use super::show::RouteRow;
+use crate::driver::LinkChange;
 
 /// What to do to a route, a neighbour or an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -106,6 +107,16 @@ pub struct SetAddr {
     pub addr: Option<String>,
 }
 
+/// A change of a device's link: `{"dev": "eth1", "change": "down"}`, or `{"dev": "eth1", "change": {"mtu": 1400}}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetLink {
+    /// The device.
+    pub dev: String,
+    /// What to change.
+    pub change: LinkChange,
+}
+
 /// What became of a configuration that was read again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reloaded {
@@ -116,7 +127,7 @@ pub struct Reloaded {
 /// What became of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LiveAnswer {
-    /// Routes, neighbours or addresses that were added or removed.
+    /// Routes, neighbours or addresses that were added or removed, or links that were changed.
     pub changed: u64,
 }
 

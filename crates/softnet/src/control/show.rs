@@ -251,6 +251,9 @@ pub struct NapiRow {
     pub resumptions: u64,
     /// Applications that take packets of it.
     pub applications: Vec<AppRow>,
+    /// Packets that applications had no room for, those that have gone too.
+    #[serde(default)]
+    pub application_drops: u64,
     /// ns so far in each state: `irq` (the doorbell can ring), `deferred`, `suspended`, `polled` (by its context),
     /// `application` (polled by one).
     pub time_ns: BTreeMap<String, u64>,

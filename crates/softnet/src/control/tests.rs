@@ -32,6 +32,7 @@ impl Handler for Echo {
             Request::Route(set) => Ok(json!(format!("{set:?}"))),
             Request::Neigh(set) => Ok(json!(format!("{set:?}"))),
             Request::Addr(set) => Ok(json!(format!("{set:?}"))),
+            Request::Link(set) => Ok(json!(format!("{set:?}"))),
             Request::Lookup(addr) => Ok(json!(addr)),
             Request::Reload => Ok(json!("reload")),
             Request::Capture(set) => Ok(json!(format!("{set:?}"))),

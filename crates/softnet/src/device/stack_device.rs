@@ -15,6 +15,7 @@ use softnet_core::napi::MitigationConfig;
 use softnet_core::qdisc::{DevParams, Spec};
 use softnet_core::skb::{Batch, DropReason};
 use softnet_core::stack::dev_tx::DevTx;
+use softnet_core::sync::{AtomicBool, Ordering};
 use softnet_dev::{Device, QueueStats};
 
 use super::Groups;
@@ -35,6 +36,8 @@ pub struct StackDevice {
     pub name: String,
     /// What there is of it while its interface exists.
     pub live: ArcSwapOption<OpenParts>,
+    /// It is closed by hand, and stays so until it is opened by hand.
+    down: AtomicBool,
     past: Mutex<Past>,
     threaded: Mutex<Threaded>,
     deferral: Mutex<Deferral>,
@@ -126,6 +129,7 @@ impl StackDevice {
             index,
             name,
             live: ArcSwapOption::empty(),
+            down: AtomicBool::new(false),
             past: Mutex::default(),
             threaded,
             deferral: Mutex::new(Deferral { device: knobs, queues: BTreeMap::new() }),
@@ -135,6 +139,16 @@ impl StackDevice {
             groups: Groups::default(),
             vlan: None,
         }
+    }
+
+    /// Whether it is closed by hand.
+    pub(crate) fn is_down(&self) -> bool {
+        self.down.load(Ordering::Relaxed)
+    }
+
+    /// Remembers whether it is closed by hand. The housekeeper alone does.
+    pub(crate) fn set_down(&self, down: bool) {
+        self.down.store(down, Ordering::Relaxed);
     }
 
     /// Has the packets of `batch` received as if they had come by RX queue `queue` (modulo how many there are), by the thread that

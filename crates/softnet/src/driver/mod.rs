@@ -7,6 +7,7 @@
 //! Invariant: a device takes the keys of its own driver, beside those that all devices have, and no other driver's.
 
 mod error;
+mod link;
 pub(crate) mod packet;
 pub(crate) mod tap;
 #[cfg(test)]
@@ -25,6 +26,7 @@ use std::sync::Arc;
 use softnet_core::SoftnetData;
 
 pub use error::DeviceError;
+pub use link::LinkChange;
 pub use packet::Packet;
 pub use softnet_core::napi::MitigationConfig;
 pub use softnet_core::skb::{DropReason, Region, RegionError};
@@ -87,6 +89,12 @@ pub trait Driver: Any + fmt::Debug + Send + Sync {
     fn frames(&self) -> u64;
     /// Tells what is wrong with its values: the key, and why.
     fn check(&self, wrong: &mut dyn FnMut(&'static str, String));
+    /// What speaks against taking the interface of `device`, in the calling thread's network
+    /// namespace, as it is now. It is not touched; what becomes known only by opening it is not
+    /// found.
+    fn look(&self, _device: &OpenRequest<'_>) -> Result<(), DeviceError> {
+        Ok(())
+    }
     /// What opens its devices, so many, on `region`.
     fn opener(&self, region: &Arc<Region>, devices: usize) -> Result<Box<dyn Opener>, DeviceError>;
     /// Whether `other` says the same.
@@ -210,6 +218,24 @@ pub trait Opener: Send {
         None
     }
 
+    /// Changes the link of `device`: what its peers see of it, and what packets it takes. The
+    /// stack opens and closes the device itself, and opens it anew by another MTU.
+    ///
+    /// By default there is nothing to be done for one that is used, or not used any more, and the
+    /// MTU can't be changed.
+    ///
+    /// # Errors
+    /// Why it can't be done; then nothing has changed.
+    fn set_link(&mut self, device: &OpenRequest<'_>, change: LinkChange) -> Result<(), DeviceError> {
+        match change {
+            LinkChange::Up | LinkChange::Down => Ok(()),
+            LinkChange::Mtu(_) => {
+                let (name, driver) = (device.name, device.driver.name());
+                Err(format!("{name}: the MTU of a device of driver {driver:?} can't be set").into())
+            }
+        }
+    }
+
     /// Where its devices look up the ports that sockets have open, if they do.
     fn ports(&self) -> Option<Arc<dyn Ports>> {
         None
@@ -292,6 +318,13 @@ impl Opener for Openers {
     fn conflict(&mut self, device: &OpenRequest<'_>) -> Option<(IpAddr, String)> {
         let at = self.at(device.dev)?;
         self.all[at].conflict(device)
+    }
+
+    fn set_link(&mut self, device: &OpenRequest<'_>, change: LinkChange) -> Result<(), DeviceError> {
+        match self.at(device.dev) {
+            Some(at) => self.all[at].set_link(device, change),
+            None => Err(format!("{}: no driver is known for it", device.name).into()),
+        }
     }
 
     /// Of the first that has any: one set of ports serves all devices of a driver, and there is one such driver.

@@ -1,15 +1,19 @@
 //! `driver = "packet"`: any Ethernet interface by packet sockets, beside the kernel.
 
 use std::any::Any;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use softnet_core::SoftnetData;
 use softnet_core::skb::Region;
 use softnet_dev::OpenDevice;
-use softnet_dev::packet::{self, MAX_QUEUES, PacketConfig};
+use softnet_dev::packet::{self, MAX_QUEUES, OwnAddresses, PacketConfig};
+use softnet_dev::xdp::Conflict;
 
-use super::{DeviceDriver, DeviceError, Driver, Keys, Kind, OpenRequest, Opener};
-use crate::util::{Limit, range};
+use super::link::set_interface;
+use super::{DeviceDriver, DeviceError, Driver, Keys, Kind, LinkChange, OpenRequest, Opener};
+use crate::util::{Limit, note, range};
 
 pub(super) const KIND: Kind = Kind { name: NAME, keys: &["queues", "ring", "offloads"], read };
 
@@ -69,8 +73,12 @@ impl Driver for Packet {
         }
     }
 
+    fn look(&self, device: &OpenRequest<'_>) -> Result<(), DeviceError> {
+        Ok(packet::look(&config(device, self))?)
+    }
+
     fn opener(&self, _: &Arc<Region>, _: usize) -> Result<Box<dyn Opener>, DeviceError> {
-        Ok(Box::new(PacketOpener))
+        Ok(Box::new(PacketOpener::default()))
     }
 
     fn is_equal(&self, other: &dyn Any) -> bool {
@@ -78,20 +86,57 @@ impl Driver for Packet {
     }
 }
 
-struct PacketOpener;
+/// softnet's addresses on a device, and on the VLANs over it.
+fn addresses(device: &OpenRequest<'_>) -> Vec<IpAddr> {
+    let of_vlans = device.vlans.iter().flat_map(|vlan| &vlan.addresses);
+    device.addresses.iter().chain(of_vlans).copied().collect()
+}
+
+fn config(device: &OpenRequest<'_>, told: &Packet) -> PacketConfig {
+    PacketConfig {
+        interface: device.name.into(),
+        queues: told.queues,
+        ring: told.ring,
+        offloads: told.offloads,
+        force: device.force,
+        addresses: addresses(device),
+    }
+}
+
+#[derive(Default)]
+struct PacketOpener {
+    /// Of the devices that were opened, by index.
+    own: BTreeMap<u16, OwnAddresses>,
+}
 
 impl Opener for PacketOpener {
     fn open(&mut self, device: &OpenRequest<'_>, _: &mut SoftnetData) -> Result<OpenDevice, DeviceError> {
         let told = device.driver.get::<Packet>().cloned().unwrap_or_default();
-        let config = PacketConfig {
-            interface: device.name.into(),
-            queues: told.queues,
-            ring: told.ring,
-            offloads: told.offloads,
-            force: device.force,
-            addresses: device.addresses.clone(),
-        };
-        Ok(packet::open(&config, device.dev)?)
+        let (open, own) = packet::open_with_addresses(&config(device, &told), device.dev)?;
+        self.own.insert(device.dev, own);
+        Ok(open)
+    }
+
+    fn addresses_changed(&mut self, device: &OpenRequest<'_>) {
+        if let Some(own) = self.own.get(&device.dev) {
+            let conflict = own.replace(&addresses(device)).filter(|_| !device.force);
+            if let Some(Conflict { address, holder }) = conflict {
+                let name = device.name;
+                note(format_args!(
+                    "{name}: the kernel has {address} now, too, on {holder}: both answer what is sent there by {name}"
+                ));
+            }
+        }
+    }
+
+    fn conflict(&mut self, device: &OpenRequest<'_>) -> Option<(IpAddr, String)> {
+        let addresses = if device.force { &[][..] } else { &device.addresses };
+        let conflict = self.own.get(&device.dev)?.conflict(addresses)?;
+        Some((conflict.address, conflict.holder))
+    }
+
+    fn set_link(&mut self, device: &OpenRequest<'_>, change: LinkChange) -> Result<(), DeviceError> {
+        set_interface(device.name, change)
     }
 
     fn on_interface(&self, _: u16) -> bool {

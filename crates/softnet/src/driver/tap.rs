@@ -8,7 +8,8 @@ use softnet_core::skb::Region;
 use softnet_dev::OpenDevice;
 use softnet_dev::tap::{self, MAX_MTU, MAX_QUEUES, TapConfig, TapQueues};
 
-use super::{DeviceError, Driver, Keys, Kind, OpenRequest, Opener};
+use super::link::set_interface;
+use super::{DeviceError, Driver, Keys, Kind, LinkChange, OpenRequest, Opener};
 use crate::driver::DeviceDriver;
 use crate::util::{Limit, range};
 
@@ -110,6 +111,14 @@ impl Opener for TapOpener {
             self.kept.resize_with(slot + 1, || None);
         }
         Ok(tap::open(&config, &mut self.kept[slot], device.dev, ctx)?)
+    }
+
+    /// A TAP that softnet does not use has no carrier, and so needs not be set down for the kernel.
+    fn set_link(&mut self, device: &OpenRequest<'_>, change: LinkChange) -> Result<(), DeviceError> {
+        match change {
+            LinkChange::Mtu(_) => set_interface(device.name, change),
+            _ => Ok(()),
+        }
     }
 
     fn on_interface(&self, _: u16) -> bool {

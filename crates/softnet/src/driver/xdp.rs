@@ -9,7 +9,8 @@ use softnet_core::skb::Region;
 use softnet_dev::OpenDevice;
 use softnet_dev::xdp::{self, Claim, ClaimedVlan, Claims, Conflict, Mode, OpenPorts, Ports, Umem, XdpConfig};
 
-use super::{DeviceDriver, DeviceError, Driver, Keys, Kind, OpenRequest, Opener, VlanRequest};
+use super::link::set_interface;
+use super::{DeviceDriver, DeviceError, Driver, Keys, Kind, LinkChange, OpenRequest, Opener, VlanRequest};
 use crate::util::{Limit, note, power};
 
 pub(super) const KIND: Kind = Kind { name: NAME, keys: &["mode", "shared", "ring", "tso"], read };
@@ -86,6 +87,10 @@ impl Driver for Xdp {
         }
     }
 
+    fn look(&self, device: &OpenRequest<'_>) -> Result<(), DeviceError> {
+        Ok(xdp::look(&config(device, self))?)
+    }
+
     fn opener(&self, region: &Arc<Region>, devices: usize) -> Result<Box<dyn Opener>, DeviceError> {
         Ok(Box::new(XdpOpener::new(region, devices)?))
     }
@@ -123,22 +128,28 @@ fn claim(device: &OpenRequest<'_>, xdp: &Xdp) -> Claim {
     Claim { addresses: device.addresses.clone(), shared: xdp.shared, vlans }
 }
 
+fn config(device: &OpenRequest<'_>, told: &Xdp) -> XdpConfig {
+    XdpConfig {
+        mode: match told.mode {
+            XdpMode::Auto => Mode::Auto,
+            XdpMode::Native => Mode::Native,
+            XdpMode::Skb => Mode::Skb,
+        },
+        ring: told.ring,
+        tso: told.tso,
+        force: device.force,
+        claim: claim(device, told),
+        ..XdpConfig::new(device.name)
+    }
+}
+
 impl Opener for XdpOpener {
     fn open(&mut self, device: &OpenRequest<'_>, ctx: &mut SoftnetData) -> Result<OpenDevice, DeviceError> {
         let told = device.driver.get::<Xdp>().cloned().unwrap_or_default();
         let config = XdpConfig {
-            interface: device.name.into(),
-            mode: match told.mode {
-                XdpMode::Auto => Mode::Auto,
-                XdpMode::Native => Mode::Native,
-                XdpMode::Skb => Mode::Skb,
-            },
-            ring: told.ring,
             max_posted: self.max_posted,
-            tso: told.tso,
-            force: device.force,
-            claim: claim(device, &told),
             ports: Some(self.ports.clone()),
+            ..config(device, &told)
         };
         let (open, claims) = xdp::open_with_claims(&config, &self.umem, device.dev, ctx)?;
         let mode = &open.device.info().mode;
@@ -176,6 +187,10 @@ impl Opener for XdpOpener {
 
     fn ports(&self) -> Option<Arc<dyn Ports>> {
         Some(self.ports.clone())
+    }
+
+    fn set_link(&mut self, device: &OpenRequest<'_>, change: LinkChange) -> Result<(), DeviceError> {
+        set_interface(device.name, change)
     }
 
     fn on_interface(&self, _: u16) -> bool {

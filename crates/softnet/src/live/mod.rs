@@ -21,7 +21,7 @@ pub(crate) use told::{Told, print_of};
 use crate::config::{Config, DeviceConfig};
 
 /// The device `name` and its index.
-fn device<'a>(config: &'a Config, name: &str) -> Result<(u16, &'a DeviceConfig), LiveError> {
+pub(crate) fn device<'a>(config: &'a Config, name: &str) -> Result<(u16, &'a DeviceConfig), LiveError> {
     let all = config.devices.iter().enumerate();
     all.map(|(dev, device)| (dev as u16, device)).find(|(_, device)| device.name == name).ok_or_else(|| {
         let exist = config.devices.iter().map(|device| device.name.clone()).collect();

@@ -54,11 +54,22 @@ fn remove(shared: &StackInner, config: &Config, set: &SetRoute) -> Result<u64, L
         (Some(kind), Path::Hop(hop)) => hop.kind == kind,
         (Some(_), Path::Group(_)) => false,
         (None, Path::Hop(hop)) => hops.iter().all(|asked| asked.is(hop)),
-        (None, Path::Group(members)) => hops.iter().all(|asked| members.iter().any(|(hop, _)| asked.is(hop))),
+        (None, Path::Group(members)) => hops.is_empty() || is_all(&hops, members),
     };
     let fits = |metric: u32, path: &Path| set.metric.is_none_or(|asked| asked == metric) && leads(path);
     let mut rib = shared.routes.read();
     if rib.remove(prefix, |metric, source, path| source.is_configured() && fits(metric, path)) {
+        shared.publish_routes(&mut rib)?;
+        return Ok(1);
+    }
+    // Of IPv6 each next hop is a route of its own to the kernel, and to `ip`.
+    let some = rib.routes_of(prefix).into_iter().find_map(|route| {
+        let asked = route.source.is_configured() && set.metric.is_none_or(|asked| asked == route.metric);
+        let path = without(&hops, &route.path).filter(|_| asked && prefix.addr().is_ipv6())?;
+        Some(Route { path, ..route })
+    });
+    if let Some(left) = some {
+        rib.insert(&left, Place::Replace);
         shared.publish_routes(&mut rib)?;
         return Ok(1);
     }
@@ -198,10 +209,33 @@ pub(super) fn is_host(config: &Config, what: &'static str, addr: IpAddr) -> Resu
     }
 }
 
+/// Whether the next hops asked for are `members`, in whichever order: all of them, as `ip` has it of IPv4.
+fn is_all(asked: &[Asked], members: &[(Hop, u16)]) -> bool {
+    asked.iter().all(|asked| members.iter().any(|member| asked.is_member(member)))
+        && members.iter().all(|member| asked.iter().any(|asked| asked.is_member(member)))
+}
+
+/// What is left of `path` without the next hops asked for, if it has each of them and others.
+fn without(asked: &[Asked], path: &Path) -> Option<Path> {
+    let Path::Group(members) = path else { return None };
+    if asked.is_empty() || !asked.iter().all(|asked| members.iter().any(|member| asked.is_member(member))) {
+        return None;
+    }
+    let stays = |member: &&(Hop, u16)| !asked.iter().any(|asked| asked.is_member(member));
+    let left: Vec<_> = members.iter().filter(stays).copied().collect();
+    match left[..] {
+        [] => None,
+        [(hop, _)] => Some(Path::Hop(hop)),
+        _ => Some(Path::Group(left)),
+    }
+}
+
 /// What is known of a next hop that is to go.
 struct Asked {
     dev: Option<u16>,
     via: Option<IpAddr>,
+    /// 1, which is also what it is if none was said, stands for any.
+    weight: u16,
 }
 
 impl Asked {
@@ -209,9 +243,13 @@ impl Asked {
         let fits = self.dev.is_none_or(|dev| hop.is_sent() && hop.dev == dev);
         fits && self.via.is_none_or(|via| hop.gateway == Some(via))
     }
+
+    fn is_member(&self, (hop, weight): &(Hop, u16)) -> bool {
+        self.is(hop) && (self.weight == 1 || self.weight == *weight)
+    }
 }
 
 fn asked_hop(config: &Config, hop: &NextHop) -> Result<Asked, LiveError> {
     let dev = hop.dev.as_ref().map(|name| device(config, name)).transpose()?.map(|(dev, _)| dev);
-    Ok(Asked { dev, via: hop.via })
+    Ok(Asked { dev, via: hop.via, weight: hop.weight })
 }

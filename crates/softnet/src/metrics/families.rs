@@ -245,7 +245,7 @@ fn napis(out: &mut Exposition, rows: &[NapiRow]) {
         ("softnet_napi_gro_merged_packets", "Packets that became part of another.", |row| row.gro.merged),
         ("softnet_napi_gro_aggregates", "Packets made of several.", |row| row.gro.aggregates),
         ("softnet_napi_application_drops", "Packets for which applications had no room.", |row| {
-            row.applications.iter().map(|app| app.dropped).sum()
+            row.application_drops
         }),
     ];
     for (name, help, value) in counters {

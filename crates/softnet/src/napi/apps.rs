@@ -107,8 +107,9 @@ impl App {
         self.queued.fetch_sub(frames, Ordering::Relaxed);
     }
 
-    /// Hands it what it wants of `batch`; the rest stays, in order. Returns whether that was anything.
-    fn offer(&self, ctx: &mut SoftnetData, batch: &mut Batch) -> bool {
+    /// Hands it what it wants of `batch`; the rest stays, in order. Returns whether that was anything,
+    /// and how many there was no room for.
+    fn offer(&self, ctx: &mut SoftnetData, batch: &mut Batch) -> (bool, u64) {
         let room = self.limit.saturating_sub(self.queued());
         let (mut list, mut rest, mut frames, mut full) = (SkbList::new(), Batch::new(), 0, 0);
         for skb in batch.drain() {
@@ -133,14 +134,14 @@ impl App {
             self.dropped.fetch_add(full, Ordering::Relaxed);
         }
         if n == 0 {
-            return full > 0;
+            return (full > 0, full);
         }
         self.queued.fetch_add(frames, Ordering::Relaxed);
         match self.ready.push(list) {
             Ok(_) => {
                 ctx.delivered(n as u64);
                 self.packets.fetch_add(n as u64, Ordering::Relaxed);
-                true
+                (true, full)
             }
             Err(PushError::Full(mut list) | PushError::Closed(mut list)) => {
                 self.took(frames);
@@ -148,7 +149,7 @@ impl App {
                 while let Some(skb) = list.pop_front() {
                     ctx.free(skb, DropReason::SocketRcvbuff);
                 }
-                false
+                (false, full + n as u64)
             }
         }
     }
@@ -165,6 +166,8 @@ fn keep(ctx: &mut SoftnetData, rest: &mut Batch, skb: Skb) {
 #[derive(Default)]
 pub struct Apps {
     any: AtomicBool,
+    /// Packets that applications had no room for, those that have gone too.
+    dropped: AtomicU64,
     list: ArcSwap<Vec<Arc<App>>>,
 }
 
@@ -173,6 +176,11 @@ impl Apps {
     #[inline(always)]
     pub fn any(&self) -> bool {
         self.any.load(Ordering::Acquire)
+    }
+
+    /// Packets that they had no room for; it never shrinks.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
     }
 
     /// All of them.
@@ -216,7 +224,11 @@ impl Apps {
             if batch.is_empty() {
                 return;
             }
-            if app.offer(ctx, batch) && !woken.iter().any(|other| Arc::ptr_eq(other, app)) {
+            let (given, dropped) = app.offer(ctx, batch);
+            if dropped > 0 {
+                self.dropped.fetch_add(dropped, Ordering::Relaxed);
+            }
+            if given && !woken.iter().any(|other| Arc::ptr_eq(other, app)) {
                 woken.push(app.clone());
             }
         }

@@ -104,19 +104,29 @@ pub(crate) fn configured(config: &Config) -> impl Iterator<Item = Route> {
         let on = |d: &crate::config::DeviceConfig| d.addresses.iter().any(|a| a.has_host(via));
         config.devices.iter().position(on).map(|dev| dev as u16)
     };
-    config.routes.iter().map(move |route| {
+    let hop = move |target: &RouteTarget| {
         let unreachable = Hop::special(Kind::Unreachable);
-        // The configuration was checked: a gateway or device that is not there can't come this far.
-        let hop = match &route.target {
+        // The configuration was checked: a gateway or device that is not there can't come this far, nor can
+        // several next hops within one.
+        match target {
             RouteTarget::Via(via) => gateway_dev(*via).map_or(unreachable, |dev| Hop::via(dev, *via)),
             RouteTarget::ViaLinkLocal(via, name) => {
                 dev_of(name).map_or(unreachable, |dev| Hop::via(dev, IpAddr::V6(*via)))
             }
             RouteTarget::Dev(name) => dev_of(name).map_or(unreachable, Hop::connected),
             RouteTarget::Blackhole => Hop::special(Kind::Blackhole),
-            RouteTarget::Unreachable => unreachable,
+            RouteTarget::Prohibit => Hop::special(Kind::Prohibit),
+            RouteTarget::Unreachable | RouteTarget::NextHops(_) => unreachable,
+        }
+    };
+    config.routes.iter().map(move |route| {
+        let path = match &route.target {
+            RouteTarget::NextHops(hops) => {
+                Path::Group(hops.iter().map(|one| (hop(&one.target), one.weight)).collect())
+            }
+            one => Path::Hop(hop(one)),
         };
-        Route { prefix: route.to, path: Path::Hop(hop), metric: 0, source: Source::STATIC, protocol: 0 }
+        Route { prefix: route.to, path, metric: route.metric, source: Source::STATIC, protocol: 0 }
     })
 }
 

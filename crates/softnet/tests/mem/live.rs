@@ -137,6 +137,58 @@ fn routes_are_added_replaced_and_removed_while_it_runs() {
     world.end(lanes);
 }
 
+/// As `ip` has it: of IPv4 a route goes whole, and only if all of its next hops are named, if any is; of
+/// IPv6 each of them is a route of its own.
+#[test]
+fn a_next_hop_of_several_goes_alone_or_not_at_all() {
+    let (world, lanes) = Setup { ports: &[1, 1, 1], workers: 1, known: true, ..Setup::default() }.start();
+    let view = &world.view;
+    let hops = |to: &str| {
+        let found = view.lookup(to.parse().unwrap());
+        found.hops.iter().map(|hop| hop.neighbour.to_string()).collect::<Vec<_>>()
+    };
+    let change = |action, to: &str, via: &[&str]| {
+        let hop = |via: &&str| NextHop { via: Some(via.parse().unwrap()), dev: None, weight: 1 };
+        let nexthops = via.iter().map(hop).collect();
+        let kind = RouteType::Unicast;
+        let set = SetRoute { action, to: Some(to.into()), kind, nexthops, metric: None };
+        view.set_route(set).map(|answer| answer.changed).map_err(|error| error.to_string())
+    };
+    use LiveAction::{Add, Del};
+    let none =
+        |to: &str| Err(format!("no such route to {to}; `softnet show route` shows those that there are"));
+    let to = "10.9.0.0/16";
+    change(Add, to, &["10.1.0.2", "10.2.0.2"]).unwrap();
+    for via in [&["10.2.0.2"][..], &["10.1.0.2"], &["10.1.0.2", "10.2.0.3"]] {
+        assert_eq!(change(Del, to, via), none(to), "{via:?}");
+    }
+    assert_eq!(hops("10.9.0.1"), ["10.1.0.2", "10.2.0.2"]);
+    // In whichever order.
+    assert_eq!(change(Del, to, &["10.2.0.2", "10.1.0.2"]), Ok(1));
+    assert_eq!(hops("10.9.0.1"), [""; 0]);
+    change(Add, to, &["10.1.0.2", "10.2.0.2"]).unwrap();
+    assert_eq!(change(Del, to, &[]), Ok(1));
+    // A next hop alone must be the one that is named.
+    change(Add, to, &["10.1.0.2"]).unwrap();
+    assert_eq!(change(Del, to, &["10.1.0.2", "10.2.0.2"]), none(to));
+    assert_eq!(change(Del, to, &["10.1.0.2"]), Ok(1));
+
+    for dev in 1..3 {
+        let addr = Some(format!("fd00:{dev}::1/64"));
+        view.set_addr(SetAddr { action: Add, dev: format!("mem{dev}"), addr }).unwrap();
+    }
+    let to = "fd09::/32";
+    change(Add, to, &["fd00:1::2", "fd00:2::2", "fd00:2::3"]).unwrap();
+    assert_eq!(change(Del, to, &["fd00:2::2"]), Ok(1));
+    assert_eq!(hops("fd09::1"), ["fd00:1::2", "fd00:2::3"]);
+    assert_eq!(change(Del, to, &["fd00:2::2"]), none(to));
+    assert_eq!(change(Del, to, &["fd00:1::2"]), Ok(1));
+    assert_eq!(hops("fd09::1"), ["fd00:2::3"]);
+    assert_eq!(change(Del, to, &["fd00:2::3"]), Ok(1));
+    assert_eq!(hops("fd09::1"), [""; 0]);
+    world.end(lanes);
+}
+
 #[test]
 fn neighbours_are_fixed_and_forgotten_while_it_runs() {
     let (world, mut lanes) = Setup { ports: &[1, 1], workers: 1, ..Setup::default() }.start();
@@ -254,6 +306,61 @@ fn a_new_configuration_loses_nothing_that_it_does_not_concern() {
     assert_eq!((&*dev("mem3").link, dev("mem3").addresses), ("gone", vec![]));
     // None of the flow is among the drops.
     assert_eq!(world.view.drops(), []);
+    world.end(lanes);
+}
+
+/// Of two flows one is concerned by a reload, and loses no packet that is not counted; the other loses none.
+#[test]
+fn what_a_reload_takes_away_is_counted() {
+    let mut old = Config::default();
+    let setup = Setup { ports: &[1, 1, 1, 1], workers: 2, known: true, ..Setup::default() };
+    let (world, mut lanes) = setup.start_with(|config| old = config.clone());
+    let view = world.view.clone();
+    let dropped = || view.drops().iter().map(|row| row.packets).sum::<u64>();
+    let mut without = old.clone();
+    without.devices[3].addresses = vec!["10.33.0.1/24".parse().unwrap()];
+    without.routes.retain(|route| route.to != prefix("10.103.0.0/16"));
+    without.neighbours.retain(|neighbour| neighbour.dev != "mem3");
+    let done = AtomicBool::new(false);
+    let (mut from, mut to) = (of_port(&mut lanes, 2), of_port(&mut lanes, 3));
+    let (lanes, sent) = std::thread::scope(|scope| {
+        let concerned = scope.spawn(|| {
+            let (mut sent, mut came, mut lost) = (0u64, 0u64, 0);
+            let frames: Vec<_> = (0..WINDOW).map(|number| numbered(2, host(3), 9, number)).collect();
+            while !done.load(Ordering::Relaxed) {
+                // The other flow has to find frames, too.
+                match sent.saturating_sub(came + lost) < 8 * u64::from(WINDOW) {
+                    true => sent += from[0].send(&frames) as u64,
+                    false => lost = dropped(),
+                }
+                to[0].receive(|frame| came += u64::from(number_of(frame).is_some()));
+            }
+            until("every packet of both ways", || {
+                to[0].receive(|frame| came += u64::from(number_of(frame).is_some()));
+                sent == came + dropped()
+            });
+            (sent, came)
+        });
+        let lanes = {
+            let _end = End(&done);
+            let began = std::time::Instant::now();
+            let mut passed = 0;
+            let lanes = while_packets_pass(lanes, || {
+                for _ in 0..50 {
+                    assert_ne!(view.apply(without.clone()).unwrap().changes, [""; 0]);
+                    assert_ne!(view.apply(old.clone()).unwrap().changes, [""; 0]);
+                }
+                passed = view.devs().iter().map(|row| row.rx_packets).sum::<u64>();
+            });
+            eprintln!("{:.0} kpps", passed as f64 / began.elapsed().as_secs_f64() / 1e3);
+            lanes
+        };
+        (lanes, concerned.join().unwrap())
+    });
+    let (sent, came) = sent;
+    assert!(came > 0 && sent >= came, "{sent} {came}");
+    let mut lanes = lanes;
+    lanes.extend(from.into_iter().chain(to));
     world.end(lanes);
 }
 

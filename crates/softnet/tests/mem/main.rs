@@ -15,6 +15,7 @@ mod frames;
 mod frames6;
 mod gro;
 mod hooks;
+mod link;
 mod live;
 mod many_devices;
 mod memory;

@@ -203,6 +203,9 @@ fn a_full_queue_drops_and_counts() {
     still.send(11);
     still.work();
     drop(poller);
+    // What is counted stays counted.
+    let row = still.row();
+    assert_eq!((row.applications.len(), row.application_drops), (0, 6));
     still.end();
 }
 

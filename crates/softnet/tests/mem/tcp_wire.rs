@@ -8,10 +8,12 @@ use std::thread::JoinHandle;
 
 use softnet::config::{Config, InterfaceAddr, NeighbourConfig};
 use softnet::net::{TcpListener, TcpStream};
+use softnet_core::ip::checksum;
+use softnet_core::ip::v4::header::{Ipv4Header, protocol};
 
 use super::frames::{host, host_mac, own, own_mac};
 use super::tcp::{LIMIT, read, write};
-use super::world::{Lane, Setup, World};
+use super::world::{Lane, Setup, World, until};
 
 fn addresses(side: usize) -> [IpAddr; 2] {
     let v6: Ipv6Addr = ["fd00::1", "fd00::2"][side].parse().unwrap();
@@ -151,4 +153,43 @@ fn a_stack_that_stops_leaves_its_peer_alone() {
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
     drop((client, server, listener));
     pair.end();
+}
+
+/// A SYN from `port` of the host to port 80 of softnet.
+fn syn(port: u16) -> Vec<u8> {
+    let (mut frame, from, to) = (vec![0; 54], host(0).to_bits(), own(0).to_bits());
+    frame[..6].copy_from_slice(&own_mac(0));
+    frame[6..12].copy_from_slice(&host_mac(0));
+    frame[12] = 8;
+    Ipv4Header::new_mut(&mut frame[14..]).unwrap().fill(40, 0, 64, protocol::TCP, from, to);
+    let tcp = &mut frame[34..];
+    tcp[..2].copy_from_slice(&port.to_be_bytes());
+    tcp[2..4].copy_from_slice(&80_u16.to_be_bytes());
+    (tcp[12], tcp[13], tcp[14]) = (5 << 4, 2, 0x40);
+    tcp[16..18].copy_from_slice(&checksum::pseudo_header_sum(from, to, protocol::TCP, 20).to_be_bytes());
+    let check = checksum::checksum(tcp);
+    tcp[16..18].copy_from_slice(&check.to_be_bytes());
+    frame
+}
+
+/// What answers SYNs is of no connection. They are of nearly as many shards as there are of them, and
+/// their answers leave together all the same.
+#[test]
+fn a_burst_of_syns_is_answered_by_a_burst() {
+    let (world, mut lanes, handle) = super::tcp::start();
+    let listener = TcpListener::bind(&handle, (own(0), 80)).unwrap();
+    let owned = || world.view.qdiscs().iter().filter_map(|row| Some(row.tx.as_ref()?.owned)).sum::<u64>();
+    let before = owned();
+    let syns: Vec<_> = (0..64).map(|n| syn(2000 + n)).collect();
+    assert_eq!(lanes[0].send(&syns), syns.len());
+    let mut answered = 0;
+    until("each is answered", || {
+        lanes[0].receive(|frame| answered += usize::from(frame[23] == protocol::TCP && frame[47] == 0x12));
+        answered == syns.len()
+    });
+    let times = owned() - before;
+    // The worker may have come upon them half-way, and has looked at what was sent.
+    assert!(times <= 16, "the TX queue had {times} owners for {answered} answers");
+    drop(listener);
+    world.end(lanes);
 }

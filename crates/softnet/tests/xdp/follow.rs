@@ -20,7 +20,7 @@ use super::hosts::ask;
 use super::world::{World, host, host6, interface, kernel, until};
 
 /// Runs `ip` with these arguments in `ns`.
-fn ip(ns: &NetNs, args: &str) -> String {
+pub(crate) fn ip(ns: &NetNs, args: &str) -> String {
     let run = || Command::new("ip").args(args.split(' ')).output().unwrap();
     let output = ns.run(run).unwrap();
     assert!(output.status.success(), "ip {args}: {}", String::from_utf8_lossy(&output.stderr));
@@ -119,7 +119,7 @@ fn assert_equal(world: &World) {
     assert!(differ.is_empty(), "{differ:?} of {} and {}", last.0.len(), last.1.len());
 }
 
-fn follows(config: Config) -> Config {
+pub(crate) fn follows(config: Config) -> Config {
     config.with(|config| config.stack.follow = Some(FollowConfig::default()))
 }
 

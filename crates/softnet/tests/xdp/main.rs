@@ -13,6 +13,8 @@ mod hosts;
 mod ipv6;
 mod jumbo;
 mod life;
+mod link;
+mod live;
 mod moves;
 mod multicast;
 mod nat;

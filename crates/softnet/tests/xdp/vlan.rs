@@ -45,13 +45,13 @@ fn mtu(vlan: usize) -> u32 {
 }
 
 /// The VLANs of host 0's wire, with a host in each.
-struct Vlans {
+pub(crate) struct Vlans {
     hosts: Vec<NetNs>,
     _end: VlanEnd,
 }
 
 impl Vlans {
-    fn new(world: &World) -> Vlans {
+    pub(crate) fn new(world: &World) -> Vlans {
         let trunk = &world.hosts[0];
         let hosts: Vec<_> = VLANS.iter().map(|_| NetNs::new().unwrap()).collect();
         let mut ports = Vec::new();
@@ -85,8 +85,12 @@ impl Vlans {
 }
 
 /// That of the world, with the VLANs.
-fn config(world: &World) -> Config {
-    let mut config = world.config();
+pub(crate) fn config(world: &World) -> Config {
+    over(world.config())
+}
+
+/// The same over another.
+pub(crate) fn over(mut config: Config) -> Config {
     for (i, (name, link, tags)) in VLANS.iter().enumerate() {
         let (proto, id) = *tags.last().unwrap();
         config.devices.push(DeviceConfig::new(*name).with(|device| {
@@ -98,6 +102,19 @@ fn config(world: &World) -> Config {
         }));
     }
     config
+}
+
+/// Waits until a host in each VLAN reaches the others and `to`.
+pub(crate) fn assert_reached(vlans: &Vlans, to: IpAddr) {
+    for (i, ns) in vlans.hosts.iter().enumerate() {
+        for other in (0..VLANS.len()).filter(|j| *j != i) {
+            let _echo = Echo::start(&vlans.hosts[other]);
+            for to in [IpAddr::from(far(other)), far6(other).into()] {
+                until(&format!("an echo of {to}"), || ns.run(|| ask(to, b"which VLAN?")).unwrap());
+            }
+        }
+        until(&format!("an echo of {to}"), || ns.run(|| ask(to, b"out of the VLAN")).unwrap());
+    }
 }
 
 fn ping(icmp: &Icmp, to: impl Into<IpAddr>, len: usize) {

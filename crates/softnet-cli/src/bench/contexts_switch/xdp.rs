@@ -13,7 +13,7 @@ use softnet_testkit::{Sink as PacketFilter, SinkFilter};
 use super::load::{FLOWS, Packet, Sink, Source, Wires};
 use super::mem::books;
 use crate::bench::{proc_net, text};
-use crate::demo::topology::{self, PORTS, SERVER, Topology};
+use crate::demo::topology::{self, PORTS, SERVER, Taken, Topology};
 
 const PORT: u16 = 9;
 
@@ -37,9 +37,9 @@ fn keep_order() -> Result<PacketFilter, String> {
 
 impl Xdp {
     pub(super) fn start() -> Result<Xdp, String> {
-        let topology = Topology::build().map_err(|e| format!("making the network: {e}"))?;
+        let topology = Topology::build(Taken::Xdp).map_err(|e| format!("making the network: {e}"))?;
         let in_order = topology.server.run(keep_order).map_err(text)??;
-        let config = topology::config().map_err(|e| format!("{e:?}"))?;
+        let config = topology::config(Taken::Xdp).map_err(|e| format!("{e:?}"))?;
         let stack = topology.router.run(|| Stack::start(config)).map_err(text)?.map_err(text)?;
         Ok(Xdp { stack, _in_order: in_order, topology })
     }

@@ -2,6 +2,8 @@
 //!
 //! Cases, all measured in turn in one run, each between namespaces and wires of its own:
 //! * `softnet`: one worker on `--cpu` translates;
+//! * `softnet-2`, `kernel-xdp-threaded-2` (`--device xdp`): two workers or NAPI threads, each with a device and a
+//!   CPU of its own;
 //! * `kernel`: the kernel's router with nftables' masquerading, in softirq, on whichever CPU sends;
 //! * `kernel-threaded`: the same by the kernel's NAPI threads, on `--cpu`;
 //! * `softnet-route`, `kernel-route`, `kernel-threaded-route`: the same without translation;
@@ -26,24 +28,38 @@
 //!
 //! **Verified**: before anything is timed, four megabytes each way, byte for byte, and the address that the server saw.
 
+mod iperf3;
 mod rig;
 mod routers;
 
 use std::time::Duration;
 
 use serde_json::json;
-use softnet_testkit::KernelNapi;
 
 use super::harness::{Case, alternate};
 use super::report::{Bound, REFERENCE, Report, Row};
 use super::{Common, forward};
+pub(super) use rig::Ends;
 use rig::{Rig, Router, Wires};
 
 /// Streams at a time.
 const STREAMS: [usize; 2] = [1, 4];
 
+/// What sends and receives.
+pub(super) struct Streams {
+    /// Where the kernel's endpoints process what they receive.
+    pub(super) ends: Ends,
+    /// iperf3, not the bench itself.
+    pub(super) iperf3: bool,
+}
+
 /// Runs the bench on AF_XDP, or on TAPs; only the cases `asked` for, if there are any.
-pub(super) fn run(common: &Common, asked: &[String], taps: bool) -> Result<Report, String> {
+pub(super) fn run(
+    common: &Common,
+    asked: &[String],
+    taps: bool,
+    Streams { ends, iperf3 }: Streams,
+) -> Result<Report, String> {
     let cpus = super::cpus();
     if !cpus.contains(&common.cpu) {
         return Err(format!("--cpu {}: CPUs here: {cpus:?}", common.cpu));
@@ -52,14 +68,17 @@ pub(super) fn run(common: &Common, asked: &[String], taps: bool) -> Result<Repor
         true => (Duration::from_millis(300), Duration::from_millis(700)),
         false => (Duration::from_millis(500), Duration::from_secs(2)),
     };
-    let softirq = Router::Kernel(KernelNapi::Softirq);
-    let threaded = Router::Kernel(KernelNapi::Threaded { cpu: common.cpu });
+    let other = cpus.iter().copied().find(|cpu| *cpu != common.cpu).unwrap_or(common.cpu);
+    let (one, two) = ([common.cpu; 2], [common.cpu, other]);
+    let softirq = Router::Kernel(None);
+    let (threaded, threaded2) = (Router::Kernel(Some(one)), Router::Kernel(Some(two)));
+    let (softnet, softnet2) = (Router::Softnet(one), Router::Softnet(two));
     let (own, veth) = if taps { (Wires::Taps, Wires::VethSegments) } else { (Wires::VethXdp, Wires::Veth) };
     let mut ways = vec![
-        ("softnet", own, Router::Softnet, true),
+        ("softnet", own, softnet, true),
         ("kernel", veth, softirq, true),
         ("kernel-threaded", veth, threaded, true),
-        ("softnet-route", own, Router::Softnet, false),
+        ("softnet-route", own, softnet, false),
         ("kernel-route", veth, softirq, false),
         ("kernel-threaded-route", veth, threaded, false),
     ];
@@ -74,12 +93,14 @@ pub(super) fn run(common: &Common, asked: &[String], taps: bool) -> Result<Repor
         ways.extend([
             ("kernel-xdp", own, softirq, true),
             ("kernel-xdp-threaded", own, threaded, true),
-            ("softnet-plain", Wires::VethXdpPlain, Router::Softnet, true),
+            ("softnet-2", own, softnet2, true),
+            ("kernel-xdp-threaded-2", own, threaded2, true),
+            ("softnet-plain", Wires::VethXdpPlain, softnet, true),
             ("kernel-xdp-plain", Wires::VethXdpPlain, softirq, true),
             ("kernel-segments", Wires::VethSegments, softirq, true),
             ("kernel-xdp-route", own, softirq, false),
             ("kernel-xdp-threaded-route", own, threaded, false),
-            ("softnet-plain-route", Wires::VethXdpPlain, Router::Softnet, false),
+            ("softnet-plain-route", Wires::VethXdpPlain, softnet, false),
             ("kernel-xdp-plain-route", Wires::VethXdpPlain, softirq, false),
             ("kernel-segments-route", Wires::VethSegments, softirq, false),
         ]);
@@ -89,7 +110,8 @@ pub(super) fn run(common: &Common, asked: &[String], taps: bool) -> Result<Repor
     ways.retain(|way| wanted.contains(&way.0));
     let mut rigs = Vec::new();
     for (case, wires, router, nat) in ways {
-        let rig = Rig::new(wires, router, nat, common.cpu).map_err(|error| format!("{case}: {error}"))?;
+        let rig =
+            Rig::new(wires, router, nat, (common.cpu, ends)).map_err(|error| format!("{case}: {error}"))?;
         rig.verify().map_err(|error| format!("{case}: {error}"))?;
         rigs.push((case, nat, rig));
     }
@@ -101,23 +123,35 @@ pub(super) fn run(common: &Common, asked: &[String], taps: bool) -> Result<Repor
                 vec![
                     ("device", json!(if taps { "tap" } else { "xdp" })),
                     ("nat", json!(nat)),
+                    ("ends", json!(format!("{ends:?}").to_lowercase())),
                     ("connections", json!(streams)),
                 ],
             );
-            cases.push(Case { row, measure: Box::new(move || rig.measure(streams, warm, time)) });
+            let measure: Box<dyn FnMut() -> _> = match iperf3 {
+                true => Box::new(move || rig.measure_iperf3(streams, warm, time)),
+                false => Box::new(move || rig.measure(streams, warm, time)),
+            };
+            cases.push(Case { row, measure });
         }
     }
     let mut report = alternate("nat", None, common.rounds(), cases)?;
     for streams in STREAMS {
         let params = [("connections", json!(streams))];
         for suffix in ["", "-route"] {
-            let peers: &[&str] = if taps { &["kernel-taps"] } else { &["kernel-xdp", "kernel-xdp-threaded"] };
             let row = |name: &str| format!("{name}{suffix}");
             let median =
                 |name: &str| report.row_where(&row(name), &params).map_or(0.0, |row| row.median("gbit_s"));
+            // Each in its best configuration.
             let best =
-                peers.iter().copied().max_by(|a, b| median(a).total_cmp(&median(b))).unwrap_or(peers[0]);
-            let [softnet, best] = [row("softnet"), row(best)];
+                |names: &[&'static str]| names.iter().copied().max_by(|a, b| median(a).total_cmp(&median(b)));
+            let peers: &[_] = match taps {
+                true => &["kernel-taps"],
+                false => &["kernel-xdp", "kernel-xdp-threaded", "kernel-xdp-threaded-2"],
+            };
+            let [Some(softnet), Some(best)] = [best(&["softnet-2", "softnet"]), best(peers)] else {
+                continue;
+            };
+            let [softnet, best] = [row(softnet), row(best)];
             if [&softnet, &best].iter().any(|case| report.row_where(case, &params).is_none()) {
                 continue;
             }

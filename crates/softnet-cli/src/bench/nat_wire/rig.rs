@@ -16,13 +16,15 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::set_tcp_congestion;
 use softnet::Stack;
-use softnet_dev::bpf::{Assembler, F_XDP_HAS_FRAGS, Reg, XdpAction, XdpLink, XdpMode};
+use softnet_dev::bpf::XdpLink;
 use softnet_dev::netlink::{self, Netlink, Offload};
 use softnet_dev::netns::NetNs;
-use softnet_testkit::{KernelNapi, sysctl};
+use softnet_testkit::sysctl;
 
+use super::iperf3;
 use super::routers::{Driver, Taps, kernel_router, patch, softnet};
 use crate::bench::cpu::busy_ns;
+use crate::bench::pass::let_pass;
 use crate::bench::proc_net::counters;
 use crate::bench::report::Sample;
 use crate::bench::text;
@@ -56,10 +58,23 @@ pub(super) enum Wires {
 /// What is between the wires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Router {
-    Softnet,
+    /// With a worker on each of these CPUs, for each device.
+    Softnet([usize; 2]),
     /// softnet's driver of TAPs alone: what comes in by one goes out by the other. Both hosts are on one network.
     Plain,
-    Kernel(KernelNapi),
+    /// In softirq, or by NAPI threads on these CPUs, for each device.
+    Kernel(Option<[usize; 2]>),
+}
+
+/// Where the kernel's endpoints process what a veth brings them.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ends {
+    /// Where it is sent: inside the send of the router, as veth does by itself
+    Softirq,
+    /// On the other CPU, by the kernel's NAPI threads
+    Threaded,
+    /// On the other CPU, in softirq (RPS)
+    Rps,
 }
 
 /// See the [module](self). The stack goes before its interfaces do.
@@ -72,30 +87,36 @@ pub(super) struct Rig {
     nat: bool,
 }
 
-/// Interfaces in the middle have names of their own in the whole machine, because the kernel's threads carry them.
-fn names(case: u32) -> [String; 2] {
-    ["i", "o"].map(|side| format!("{side}{}n{case}", std::process::id()))
+/// Interfaces have names of their own in the whole machine, because the kernel's threads carry them.
+fn names(sides: [char; 2], case: u32) -> [String; 2] {
+    sides.map(|side| format!("{side}{}n{case}", std::process::id()))
 }
 
 impl Rig {
-    pub(super) fn new(wires: Wires, router: Router, nat: bool, cpu: usize) -> Result<Self, String> {
+    pub(super) fn new(
+        wires: Wires,
+        router: Router,
+        nat: bool,
+        (cpu, ends): (usize, Ends),
+    ) -> Result<Self, String> {
         static SERIAL: AtomicU64 = AtomicU64::new(0);
-        let names = names(SERIAL.fetch_add(1, Ordering::Relaxed) as u32);
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed) as u32;
+        let (names, hosts) = (names(['i', 'o'], serial), names(['c', 's'], serial));
         let [client, middle, server] =
             [NetNs::new().map_err(text)?, NetNs::new().map_err(text)?, NetNs::new().map_err(text)?];
-        for (ns, name) in [(&client, &names[0]), (&server, &names[1])] {
+        for (ns, name, end) in [(&client, &names[0], &hosts[0]), (&server, &names[1], &hosts[1])] {
             ns.run(|| sysctl("ipv6/conf/all/disable_ipv6", "1")).map_err(text)?.map_err(text)?;
             if wires == Wires::Taps {
                 continue;
             }
             let join = || {
                 let mut netlink = Netlink::new()?;
-                netlink.add_veth(name, "eth0", (1, 1), Some(ns))?;
+                netlink.add_veth(name, end, (1, 1), Some(ns))?;
                 netlink.set_up(name)
             };
             middle.run(join).map_err(text)?.map_err(text)?;
             if let Router::Kernel(_) = router {
-                for (ns, name) in [(&middle, name.as_str()), (ns, "eth0")] {
+                for (ns, name) in [(&middle, name), (ns, end)] {
                     let uncut = matches!(wires, Wires::VethSegments | Wires::VethXdp);
                     let set = || netlink::set_offload(name, Offload::Tso, uncut);
                     ns.run(set).map_err(text)?.map_err(text)?;
@@ -103,22 +124,25 @@ impl Rig {
             }
         }
         let programs = match (router, wires) {
-            (Router::Kernel(_), Wires::VethXdp | Wires::VethXdpPlain) => let_pass(&middle, &names)?,
+            (Router::Kernel(_), Wires::VethXdp | Wires::VethXdpPlain) => middle
+                .run(|| names.iter().map(|name| let_pass(name)).collect::<Result<_, _>>())
+                .map_err(text)??,
             _ => Vec::new(),
         };
-        let taps = || Taps::new(&[(&client, "eth0"), (&server, "eth0")]);
+        let taps = || Taps::new(&[(&client, &hosts[0]), (&server, &hosts[1])]);
         let stack = match (router, wires) {
-            (Router::Softnet, Wires::Taps) => {
-                Some(softnet(nat, cpu, &names, &middle, Driver::Taps(taps()?))?)
+            (Router::Softnet(cpus), Wires::Taps) => {
+                Some(softnet(nat, cpus, &names, &middle, Driver::Taps(taps()?))?)
             }
-            (Router::Softnet, _) => {
+            (Router::Softnet(cpus), _) => {
                 let driver = Driver::Xdp { tso: wires == Wires::VethXdp };
-                Some(softnet(nat, cpu, &names, &middle, driver)?)
+                Some(softnet(nat, cpus, &names, &middle, driver)?)
             }
             (Router::Plain, _) => Some(patch(cpu, &names, &middle, Driver::Taps(taps()?))?),
             (Router::Kernel(_), Wires::Taps) => {
                 let [inside, outside] = names.each_ref().map(String::as_str);
-                let four = [(&client, "eth0"), (&middle, inside), (&server, "eth0"), (&middle, outside)];
+                let four =
+                    [(&client, &*hosts[0]), (&middle, inside), (&server, &*hosts[1]), (&middle, outside)];
                 let names = ["host0", "router0", "host1", "router1"].map(String::from);
                 Some(patch(cpu, &names, &middle, Driver::Taps(Taps::new(&four)?))?)
             }
@@ -128,8 +152,11 @@ impl Rig {
             kernel_router(&middle, &names, napi, nat)?;
         }
         let routed = router != Router::Plain;
-        host(&client, CLIENT, routed, Some(INSIDE))?;
-        host(&server, SERVER, routed, (!nat).then_some(OUTSIDE))?;
+        host((&client, &hosts[0]), CLIENT, routed, Some(INSIDE))?;
+        host((&server, &hosts[1]), SERVER, routed, (!nat).then_some(OUTSIDE))?;
+        for (ns, end) in [(&client, &hosts[0]), (&server, &hosts[1])] {
+            ns.run(|| received_by(end, ends, cpu)).map_err(text)??;
+        }
         Ok(Rig { _stack: stack, _programs: programs, client, server, _middle: middle, nat })
     }
 
@@ -226,6 +253,16 @@ impl Rig {
         ])
     }
 
+    /// The same by iperf3, in whole seconds.
+    pub(super) fn measure_iperf3(
+        &self,
+        streams: usize,
+        warm: Duration,
+        time: Duration,
+    ) -> Result<Sample, String> {
+        iperf3::measure([&self.client, &self.server], &SERVER.to_string(), streams, (warm, time))
+    }
+
     /// How many segments the client has sent again, and how many for the first time.
     fn segments(&self) -> Result<[u64; 2], String> {
         let count = |name| counters(&self.client, "snmp", "Tcp", &[name]);
@@ -234,26 +271,33 @@ impl Rig {
     }
 }
 
-/// Attaches a program to each interface that lets all pass.
-fn let_pass(middle: &NetNs, names: &[String; 2]) -> Result<Vec<XdpLink>, String> {
-    let mut asm = Assembler::new();
-    asm.mov(Reg::R0, XdpAction::Pass as i32);
-    asm.exit();
-    let attach = |name: &String| {
-        let program = asm.load_xdp("softnet_pass", F_XDP_HAS_FRAGS).map_err(text)?;
-        let link = Netlink::new().and_then(|mut netlink| netlink.existing_link(name)).map_err(text)?;
-        XdpLink::attach(&program, link.index, XdpMode::Native).map_err(text)
-    };
-    middle.run(|| names.iter().map(attach).collect::<Result<_, String>>()).map_err(text)?
+/// Has the interface of a host process what it receives as `ends` says; `cpu` is the router's.
+fn received_by(name: &str, ends: Ends, cpu: usize) -> Result<(), String> {
+    let other = super::super::cpus().into_iter().find(|other| *other != cpu).unwrap_or(cpu);
+    match ends {
+        Ends::Softirq => Ok(()),
+        Ends::Threaded => {
+            // With it a veth has a NAPI instance.
+            netlink::set_offload(name, Offload::Gro, true).map_err(text)?;
+            netlink::set_threaded(name, true).map_err(text)?;
+            netlink::pin_napi_threads(name, other).map_err(text).map(drop)
+        }
+        Ends::Rps => netlink::set_rps(name, &[other]).map_err(text),
+    }
 }
 
 /// Gives a host its address, and a gateway if there is a router.
-fn host(ns: &NetNs, own: Ipv4Addr, routed: bool, via: Option<Ipv4Addr>) -> Result<(), String> {
+fn host(
+    (ns, name): (&NetNs, &str),
+    own: Ipv4Addr,
+    routed: bool,
+    via: Option<Ipv4Addr>,
+) -> Result<(), String> {
     let up = || {
         let mut netlink = Netlink::new()?;
-        netlink.add_address("eth0", own, if routed { 24 } else { 16 })?;
-        netlink.set_up("eth0")?;
-        netlink.wait_running("eth0")?;
+        netlink.add_address(name, own, if routed { 24 } else { 16 })?;
+        netlink.set_up(name)?;
+        netlink.wait_running(name)?;
         via.filter(|_| routed)
             .into_iter()
             .try_for_each(|via| netlink.add_route(Ipv4Addr::UNSPECIFIED, 0, via))

@@ -12,7 +12,7 @@ use softnet_dev::device::{Device, DeviceInfo, LinkState};
 use softnet_dev::netlink::{self, Netlink, Offload};
 use softnet_dev::netns::NetNs;
 use softnet_dev::tap::{self, TapConfig, TapQueues};
-use softnet_testkit::{KernelNapi, sysctl};
+use softnet_testkit::sysctl;
 
 use super::rig::{INSIDE, OUTSIDE};
 use crate::bench::text;
@@ -24,19 +24,19 @@ const FRAMES: u32 = 1 << 15;
 pub(super) fn kernel_router(
     middle: &NetNs,
     names: &[String; 2],
-    napi: KernelNapi,
+    napi: Option<[usize; 2]>,
     nat: bool,
 ) -> Result<(), String> {
     let set = || -> Result<(), String> {
         sysctl("ipv4/ip_forward", "1").map_err(text)?;
         let mut netlink = Netlink::new().map_err(text)?;
-        for (name, own) in names.iter().zip([INSIDE, OUTSIDE]) {
+        for (at, (name, own)) in names.iter().zip([INSIDE, OUTSIDE]).enumerate() {
             netlink.add_address(name, own, 24).map_err(text)?;
-            if let KernelNapi::Threaded { cpu } = napi {
+            if let Some(cpus) = napi {
                 // With it a veth has a NAPI instance.
                 netlink::set_offload(name, Offload::Gro, true).map_err(text)?;
                 netlink::set_threaded(name, true).map_err(text)?;
-                netlink::pin_napi_threads(name, cpu).map_err(text)?;
+                netlink::pin_napi_threads(name, cpus[at]).map_err(text)?;
             }
         }
         if !nat {
@@ -121,7 +121,7 @@ pub(super) enum Driver {
 /// Starts softnet as the router.
 pub(super) fn softnet(
     nat: bool,
-    cpu: usize,
+    cpus: [usize; 2],
     names: &[String; 2],
     middle: &NetNs,
     driver: Driver,
@@ -134,14 +134,16 @@ pub(super) fn softnet(
     }
     // What a TAP brings is merged already.
     let gro = if matches!(driver, Driver::Taps(_)) { GroMode::Off } else { GroMode::Frags };
-    for (name, own) in names.iter().zip([INSIDE, OUTSIDE]) {
+    let workers = if cpus[0] == cpus[1] { &cpus[..1] } else { &cpus };
+    for (at, (name, own)) in names.iter().zip([INSIDE, OUTSIDE]).enumerate() {
         let addresses = vec![InterfaceAddr::new(own, 24).map_err(text)?];
         config.devices.push(DeviceConfig::new(name).with(|device| {
             device.addresses = addresses;
             device.gro = gro;
+            device.workers = vec![at % workers.len()];
         }));
     }
-    start(config, cpu, Vec::new(), middle, driver)
+    start(config, workers, Vec::new(), middle, driver)
 }
 
 /// Starts softnet's driver alone: of each two devices what one receives leaves by the other.
@@ -153,17 +155,17 @@ pub(super) fn patch(cpu: usize, names: &[String], middle: &NetNs, driver: Driver
         config.devices.push(DeviceConfig::new(name).with(|device| device.addresses = vec![unused]));
     }
     let patches = (0..names.len() as u16).map(|dev| (dev, dev ^ 1)).collect();
-    start(config, cpu, patches, middle, driver)
+    start(config, &[cpu], patches, middle, driver)
 }
 
 fn start(
     mut config: Config,
-    cpu: usize,
+    cpus: &[usize],
     patches: Vec<(u16, u16)>,
     middle: &NetNs,
     driver: Driver,
 ) -> Result<Stack, String> {
-    config.stack.workers = vec![cpu as u32];
+    config.stack.workers = cpus.iter().map(|cpu| *cpu as u32).collect();
     config.stack.frames = FRAMES;
     let devices = config.devices.len();
     let opened_by: DeviceDriver = match driver {

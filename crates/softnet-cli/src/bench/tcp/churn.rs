@@ -22,6 +22,15 @@ struct Lane<S> {
     at: u64,
 }
 
+/// What became of a lane's connection.
+#[derive(Clone, Copy, PartialEq)]
+enum Fate {
+    Goes,
+    Done,
+    /// It was refused, reset, or ended too early.
+    Failed,
+}
+
 /// See the module.
 pub(super) struct Churn<H: Host> {
     host: H,
@@ -31,6 +40,8 @@ pub(super) struct Churn<H: Host> {
     request: Vec<u8>,
     /// Connections so far.
     made: usize,
+    /// One that comes to nothing is not counted, and is made anew: what is beside them takes its toll.
+    may_fail: bool,
 }
 
 impl<H: Host> Churn<H> {
@@ -43,18 +54,25 @@ impl<H: Host> Churn<H> {
             lanes: Vec::new(),
             request: (0..size).map(|at| (at * 7 + 1) as u8).collect(),
             made: 0,
+            may_fail: false,
         })
     }
 
-    /// Has `n` connections at a time for `warm_up`, and then for `time`, which `look` frames; `beside` is
-    /// called again and again, with the ns since the run began. Latencies are from the beginning of a
-    /// connection to its end.
+    /// A connection that comes to nothing is made anew from now on, and is no error.
+    pub(super) fn may_fail(mut self, may: bool) -> Self {
+        self.may_fail = may;
+        self
+    }
+
+    /// Has up to `n` connections at a time, `rate` new ones a second (0: as many as come to an end), for
+    /// `warm_up`, and then for `time`, which `look` frames; `beside` is called again and again, with the
+    /// ns since the run began. Latencies are from the beginning of a connection to its end.
     pub(super) fn run(
         &mut self,
-        n: usize,
+        (n, rate): (usize, u64),
         (warm_up, time): (Duration, Duration),
         look: &mut dyn FnMut(),
-        beside: &mut dyn FnMut(u64),
+        beside: &mut dyn FnMut(u64) -> Result<(), String>,
     ) -> Result<Outcome, String> {
         let begin = Instant::now();
         let now = || begin.elapsed().as_nanos() as u64;
@@ -62,17 +80,23 @@ impl<H: Host> Churn<H> {
         let mut latency = Latency::new();
         self.host.enter().map_err(text)?;
         self.lanes.clear();
-        for i in 0..n {
-            self.lanes.push(None);
-            self.begin(i, now())?;
-        }
-        let (mut answered, mut open) = (0, n);
+        self.lanes.resize_with(n, || None);
+        let mut free: Vec<usize> = (0..n).collect();
+        let (mut answered, mut made) = (0, 0);
         let (mut measuring, mut began, mut seconds, mut heard) = (false, 0, 0.0, now());
         let mut ready = Vec::new();
-        while open > 0 {
+        while seconds == 0.0 || free.len() < n {
+            let at = now();
+            while seconds == 0.0
+                && (rate == 0 || u128::from(at) * u128::from(rate) / 1_000_000_000 > made)
+                && let Some(i) = free.pop()
+            {
+                made += 1;
+                self.begin(i, at)?;
+            }
             self.set.wait(&mut ready, Duration::from_millis(1)).map_err(text)?;
             let at = now();
-            beside(at);
+            beside(at)?;
             if !measuring && seconds == 0.0 && at >= from {
                 look();
                 (measuring, began) = (true, now());
@@ -82,25 +106,21 @@ impl<H: Host> Churn<H> {
                 seconds = (at - began) as f64 / 1e9;
                 look();
             }
-            if !ready.is_empty() {
+            if !ready.is_empty() || free.len() == n {
                 heard = at;
             } else if at - heard > PATIENCE.as_nanos() as u64 {
-                return Err(format!("{open} connections came to nothing"));
+                return Err(format!("{} connections came to nothing", n - free.len()));
             }
             for token in &ready {
                 let i = *token as usize;
-                if !self.turn(i)? {
+                let fate = self.turn(i)?;
+                if fate == Fate::Goes {
                     continue;
                 }
-                let at = now();
-                if let Some(lane) = self.lanes[i].take().filter(|_| measuring) {
+                free.push(i);
+                if let Some(lane) = self.lanes[i].take().filter(|_| measuring && fate == Fate::Done) {
                     answered += 1;
-                    latency.record(at - lane.at);
-                }
-                if seconds > 0.0 {
-                    open -= 1;
-                } else {
-                    self.begin(i, at)?;
+                    latency.record(now() - lane.at);
                 }
             }
         }
@@ -117,31 +137,34 @@ impl<H: Host> Churn<H> {
         Ok(())
     }
 
-    /// Goes on with a lane. Whether it is done.
-    fn turn(&mut self, i: usize) -> Result<bool, String> {
-        let Churn { set, lanes, request, .. } = self;
-        let Some(lane) = lanes[i].as_mut() else { return Ok(false) };
+    /// Goes on with a lane.
+    fn turn(&mut self, i: usize) -> Result<Fate, String> {
+        let Churn { set, lanes, request, may_fail, .. } = self;
+        let Some(lane) = lanes[i].as_mut() else { return Ok(Fate::Goes) };
+        let failed = |why: String| if *may_fail { Ok(Fate::Failed) } else { Err(why) };
         if !lane.asked {
-            if !H::connected(&lane.stream).map_err(|e| format!("connect: {e}"))? {
-                return Ok(false);
+            match H::connected(&lane.stream) {
+                Ok(true) => {}
+                Ok(false) => return Ok(Fate::Goes),
+                Err(error) => return failed(format!("connect: {error}")),
             }
             match lane.stream.write(request) {
                 Ok(n) if n == request.len() => lane.asked = true,
                 Ok(n) => return Err(format!("{n} bytes of a request were taken")),
-                Err(error) => return Err(format!("request: {error}")),
+                Err(error) => return failed(format!("request: {error}")),
             }
             set.modify(&lane.stream, For::In, i as u64).map_err(text)?;
-            return Ok(false);
+            return Ok(Fate::Goes);
         }
         let mut buffer = [0; 256];
         loop {
             match lane.stream.read(&mut buffer) {
-                Ok(0) if lane.got == request.len() => return Ok(true),
-                Ok(0) => return Err(format!("a connection ended after {} bytes", lane.got)),
+                Ok(0) if lane.got == request.len() => return Ok(Fate::Done),
+                Ok(0) => return failed(format!("a connection ended after {} bytes", lane.got)),
                 Ok(n) if request.get(lane.got..lane.got + n) == Some(&buffer[..n]) => lane.got += n,
                 Ok(_) => return Err("the response is not the request".into()),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
-                Err(error) => return Err(format!("response: {error}")),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(Fate::Goes),
+                Err(error) => return failed(format!("response: {error}")),
             }
         }
     }

@@ -17,6 +17,8 @@ use crate::bench::text;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Connections that are begun at once.
 const AT_ONCE: usize = 256;
+/// Connections that are reset at once.
+const RESETS: usize = 64;
 /// A wait of softnet's; the kernel is asked again and again.
 const TURN: Duration = Duration::from_millis(1);
 /// Where requests begin differs by so much at the most.
@@ -69,8 +71,13 @@ impl<H: Host> Client<H> {
 
     /// Closes those beyond `n`, or opens as many as are missing.
     pub(super) fn resize(&mut self, n: usize) -> Result<(), String> {
-        for lane in self.lanes.drain(n.min(self.lanes.len())..) {
-            let _ = H::reset_on_close(&lane.stream);
+        while self.lanes.len() > n {
+            let first = n.max(self.lanes.len().saturating_sub(RESETS));
+            for lane in self.lanes.drain(first..) {
+                let _ = H::reset_on_close(&lane.stream);
+            }
+            // A reset that finds no room on the wire is not sent again.
+            std::thread::sleep(Duration::from_micros(500));
         }
         if self.lanes.len() < n {
             self.host.enter().map_err(text)?;

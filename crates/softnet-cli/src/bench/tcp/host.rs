@@ -16,6 +16,7 @@ use rustix::net::sockopt::{set_socket_reuseaddr, set_tcp_congestion, socket_erro
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, listen, socket_with};
 use softnet::net::{self, Epoll, Event, Handle, Interest, TcpBuilder};
 use softnet_dev::netns::NetNs;
+use softnet_testkit::InlineNapi;
 
 use super::ways::Way;
 
@@ -161,13 +162,29 @@ impl Set<Softnet> for SoftnetSet {
 
 /// The kernel, in a namespace.
 #[derive(Clone)]
-pub(super) struct Kernel(pub(super) Arc<NetNs>);
+pub(super) struct Kernel {
+    ns: Arc<NetNs>,
+    /// What its threads that wait poll themselves, each time.
+    napi: Option<Arc<InlineNapi>>,
+}
+
+impl Kernel {
+    pub(super) fn new(ns: &NetNs) -> io::Result<Self> {
+        Ok(Kernel { ns: Arc::new(ns.try_clone()?), napi: None })
+    }
+
+    /// Threads that wait poll `napi` first.
+    pub(super) fn polls(&mut self, napi: InlineNapi) {
+        self.napi = Some(Arc::new(napi));
+    }
+}
 
 pub(super) struct KernelSet {
     epoll: OwnedFd,
     events: Vec<epoll::Event>,
     /// It asks again and again instead of sleeping.
     spins: bool,
+    napi: Option<Arc<InlineNapi>>,
 }
 
 /// Streams of both are compared with the same congestion control.
@@ -182,11 +199,11 @@ impl Host for Kernel {
     type Set = KernelSet;
 
     fn enter(&self) -> io::Result<()> {
-        self.0.enter()
+        self.ns.enter()
     }
 
     fn listen(&self, at: SocketAddr) -> io::Result<Self::Listener> {
-        self.0.run(|| {
+        self.ns.run(|| {
             let fd = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
             set_socket_reuseaddr(&fd, true)?;
             bind(&fd, &at)?;
@@ -244,7 +261,12 @@ impl Host for Kernel {
 
     fn set(&self, way: &Way) -> io::Result<Self::Set> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let mut set = KernelSet { epoll, events: Vec::with_capacity(MAX_EVENTS), spins: false };
+        let mut set = KernelSet {
+            epoll,
+            events: Vec::with_capacity(MAX_EVENTS),
+            spins: false,
+            napi: self.napi.clone(),
+        };
         set.wait_as(way)?;
         Ok(set)
     }
@@ -273,6 +295,7 @@ impl Set<Kernel> for KernelSet {
     fn wait(&mut self, ready: &mut Vec<u64>, timeout: Duration) -> io::Result<()> {
         let timeout = if self.spins { Duration::ZERO } else { timeout };
         let timeout = Timespec { tv_sec: timeout.as_secs() as _, tv_nsec: timeout.subsec_nanos().into() };
+        self.napi.iter().for_each(|napi| napi.poll());
         self.events.clear();
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.events), Some(&timeout)) {
             Ok(_) | Err(Errno::INTR) => {}

@@ -11,7 +11,6 @@
 
 use std::fmt::Write;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 
 use softnet::config::{Config, DeviceConfig, GroMode, InterfaceAddr, RouteConfig, RouteTarget};
 use softnet::control::{Action, SetQdisc};
@@ -136,13 +135,13 @@ impl Path {
     pub(super) fn kernel(router_cpu: usize) -> Result<Path, String> {
         let testbed = Testbed::new(1).map_err(text)?;
         kernel_end(&testbed.source, &testbed.incoming)?;
-        let source = testbed.source.try_clone().map_err(text)?;
-        Path::with(Sender::Kernel(Kernel(Arc::new(source))), testbed, router_cpu)
+        let source = Kernel::new(&testbed.source).map_err(text)?;
+        Path::with(Sender::Kernel(source), testbed, router_cpu)
     }
 
     fn with(sender: Sender, testbed: Testbed, router_cpu: usize) -> Result<Path, String> {
         kernel_end(&testbed.sink, &testbed.outgoing)?;
-        let receiver = Kernel(Arc::new(testbed.sink.try_clone().map_err(text)?));
+        let receiver = Kernel::new(&testbed.sink).map_err(text)?;
         let router = router(&testbed, router_cpu)?;
         Ok(Path { sender, receiver, router, testbed })
     }

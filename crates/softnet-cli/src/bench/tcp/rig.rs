@@ -10,7 +10,9 @@
 //! serves.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use softnet::config::{Config, DeviceConfig, GroMode, NeighbourConfig, RouteConfig, RouteTarget};
 use softnet::driver::{OpenRequest, Xdp};
@@ -19,19 +21,27 @@ use softnet::{DeviceError, Stack};
 use softnet_core::SoftnetData;
 use softnet_core::gso::TxOffloads;
 use softnet_core::skb::Region;
+use softnet_dev::bpf::XdpLink;
 use softnet_dev::mem::{NicConfig, nic};
 use softnet_dev::netlink::{self, Netlink, Offload};
 use softnet_dev::netns::NetNs;
 use softnet_dev::sched::Policy;
-use softnet_testkit::sysctl;
+use softnet_testkit::{InlineNapi, sysctl};
 
+use super::flood::{Flood, GATEWAY};
 use super::host::{Kernel, Softnet};
+use super::server_threads;
+use super::ways::Side;
 use super::wire::{Lane, RING, Receives, Sends};
+use crate::bench::cpu::kernel_threads;
 use crate::bench::echo::xdp::{CLIENT, SERVER, Veth};
+use crate::bench::pass::let_pass;
 use crate::bench::text;
 
 /// Frames of each packet memory.
 const FRAMES: u32 = 1 << 16;
+/// How long a client that polls its end may be away before the kernel's timer polls it instead.
+const INLINE_TIMEOUT: Duration = Duration::from_millis(20);
 /// Sockets that a stack may have.
 const SOCKETS: u32 = 1 << 18;
 pub(super) const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 1, 0], [2, 0, 0, 0, 2, 0]];
@@ -55,8 +65,11 @@ pub(super) struct Rig {
     pub(super) stacks: Vec<Stack>,
     pub(super) ends: Ends,
     /// What arrives at the server, of two stacks.
-    pub(super) to_server: Option<Arc<Lane>>,
-    _veth: Option<Arc<Veth>>,
+    to_server: Option<Arc<Lane>>,
+    veth: Option<Arc<Veth>>,
+    program: Option<XdpLink>,
+    /// The kernel's threads that receive for the server.
+    napi_threads: Vec<u32>,
 }
 
 pub(super) fn config(
@@ -73,11 +86,12 @@ pub(super) fn config(
     device.addresses = vec![format!("{own}/24").parse().map_err(text)?];
     device.arp_notify = false;
     device.gro = GroMode::Frags;
-    config.neighbours = vec![NeighbourConfig::new(device.name.clone(), peer.0, peer.1)];
+    let neighbours = [peer, GATEWAY].map(|(ip, mac)| NeighbourConfig::new(device.name.clone(), ip, mac));
+    config.neighbours = neighbours.into();
     config.devices = vec![device];
     // What is spoofed has a way, too: an answer to it costs what it costs behind a router.
     let all = "0.0.0.0/0".parse().map_err(text)?;
-    config.routes = vec![RouteConfig::new(all, RouteTarget::Via(peer.0.into()))];
+    config.routes = vec![RouteConfig::new(all, RouteTarget::Via(GATEWAY.0.into()))];
     Ok(config)
 }
 
@@ -125,13 +139,30 @@ fn mem_stack(cpu: usize, side: usize, lanes: &[Arc<Lane>; 2]) -> Result<Stack, S
     started(stack)
 }
 
+/// The servers' rigs over veth.
+pub(super) fn over_veth(server: Side, cpu: usize, inline_client: bool) -> Result<Rig, String> {
+    let mut rig = match server {
+        Side::Softnet => Rig::xdp(cpu, true),
+        Side::Kernel => Rig::kernel(true),
+        Side::KernelXdp => Rig::kernel_xdp(None),
+        Side::KernelXdpThreaded => Rig::kernel_xdp(Some(cpu)),
+    }?;
+    if inline_client {
+        rig.poll_client_inline()?;
+    }
+    Ok(rig)
+}
+
 /// Namespace and interface of the kernel's end, with its address.
 fn kernel_end(end: &(NetNs, String), own: Ipv4Addr, peer: (Ipv4Addr, [u8; 6])) -> Result<(), String> {
     let (ns, name) = end;
     let set = || -> Result<(), String> {
         let mut netlink = Netlink::new().map_err(text)?;
         netlink.add_address(name, own, 24).map_err(text)?;
-        netlink.add_neighbour(name, peer.0, peer.1).map_err(text)?;
+        for (ip, mac) in [peer, GATEWAY] {
+            netlink.add_neighbour(name, ip, mac).map_err(text)?;
+        }
+        netlink.add_route(Ipv4Addr::UNSPECIFIED, 0, GATEWAY.0).map_err(text)?;
         // 100,000 connections to four ports need 25,000 each.
         sysctl("ipv4/ip_local_port_range", "1024 65535").map_err(text)
     };
@@ -145,7 +176,8 @@ impl Rig {
         let stacks = vec![mem_stack(client, 1, &lanes)?, mem_stack(server, 0, &lanes)?];
         let ends = Ends::Mem { client: Softnet(stacks[0].handle()), server: Softnet(stacks[1].handle()) };
         let [_, to_server] = lanes;
-        Ok(Rig { stacks, ends, to_server: Some(to_server), _veth: None })
+        let to_server = Some(to_server);
+        Ok(Rig { stacks, ends, veth: None, to_server, program: None, napi_threads: vec![] })
     }
 
     /// softnet, whose worker is on CPU `server`, and a client of the kernel's. `tso`: runs of segments
@@ -163,9 +195,16 @@ impl Rig {
         };
         let stack = started(veth.server.0.run(run).map_err(text)??)?;
         kernel_end(&veth.client, CLIENT, (SERVER, mac[0]))?;
-        let client = Kernel(Arc::new(veth.client.0.try_clone().map_err(text)?));
+        let client = Kernel::new(&veth.client.0).map_err(text)?;
         let ends = Ends::Xdp { server: Softnet(stack.handle()), client };
-        Ok(Rig { stacks: vec![stack], ends, to_server: None, _veth: Some(veth) })
+        Ok(Rig {
+            stacks: vec![stack],
+            ends,
+            veth: Some(veth),
+            to_server: None,
+            program: None,
+            napi_threads: vec![],
+        })
     }
 
     /// The kernel alone; with `segments`, interfaces hand on aggregates as they are, and without,
@@ -184,12 +223,65 @@ impl Rig {
                 ns.run(off).map_err(text)?.map_err(text)?;
             }
         }
-        let [server, client] = [&veth.server, &veth.client].map(|end| end.0.try_clone());
-        let ends = Ends::Kernel {
-            server: Kernel(Arc::new(server.map_err(text)?)),
-            client: Kernel(Arc::new(client.map_err(text)?)),
-        };
-        Ok(Rig { stacks: vec![], ends, to_server: None, _veth: Some(veth) })
+        let [server, client] = [&veth.server, &veth.client].map(|end| Kernel::new(&end.0));
+        let ends = Ends::Kernel { server: server.map_err(text)?, client: client.map_err(text)? };
+        Ok(Rig {
+            stacks: vec![],
+            ends,
+            veth: Some(veth),
+            to_server: None,
+            program: None,
+            napi_threads: vec![],
+        })
+    }
+
+    /// The kernel alone, and what comes to the server passes the way that it takes to AF_XDP, its
+    /// receiving done by the CPU that sends, or by a thread on CPU `thread_on`.
+    pub(super) fn kernel_xdp(thread_on: Option<usize>) -> Result<Self, String> {
+        let mut rig = Rig::kernel(true)?;
+        let Some((ns, name)) = rig.veth.as_ref().map(|veth| &veth.server) else { return Ok(rig) };
+        rig.program = Some(ns.run(|| let_pass(name)).map_err(text)??);
+        if let Some(cpu) = thread_on {
+            let thread = || {
+                netlink::set_threaded(name, true)?;
+                netlink::pin_napi_threads(name, cpu)
+            };
+            ns.run(thread).map_err(text)?.map_err(text)?;
+            rig.napi_threads = kernel_threads(&format!("napi/{name}-"));
+        }
+        Ok(rig)
+    }
+
+    /// From now on the client's thread polls the NAPI instance at its end itself, whenever it waits: what
+    /// the server sends costs the server no softirq of the client's, as between two machines. Runs of
+    /// segments do not leave the server uncut.
+    pub(super) fn poll_client_inline(&mut self) -> Result<(), String> {
+        let Some(veth) = &self.veth else { return Ok(()) };
+        let ((server, near), (ns, far)) = (&veth.server, &veth.client);
+        server.run(|| netlink::set_offload(near, Offload::Tso, false)).map_err(text)?.map_err(text)?;
+        ns.run(|| netlink::set_offload(far, Offload::Gro, true)).map_err(text)?.map_err(text)?;
+        let napi = InlineNapi::new(ns, (server, near), INLINE_TIMEOUT).map_err(text)?;
+        if let Ends::Xdp { client, .. } | Ends::Kernel { client, .. } = &mut self.ends {
+            client.polls(napi);
+        }
+        Ok(())
+    }
+
+    /// A flood of `rate` SYNs a second to the server.
+    pub(super) fn flood(&self, rate: u64) -> Result<Flood, String> {
+        match (&self.to_server, &self.veth) {
+            (Some(lane), _) => Ok(Flood::on_wire(lane, MACS[0], rate)),
+            (None, Some(veth)) => {
+                let (ns, name) = &veth.client;
+                Flood::by_interface(ns, name, Veth::mac(&veth.server)?, rate)
+            }
+            (None, None) => Err("there is no wire".into()),
+        }
+    }
+
+    /// Packets so far that found no room in the ring of the server's NIC, of two stacks.
+    pub(super) fn refused(&self) -> Option<usize> {
+        Some(self.to_server.as_ref()?.refused.load(Ordering::Relaxed))
     }
 
     /// The server's stack, if it is softnet's.
@@ -197,12 +289,10 @@ impl Rig {
         self.stacks.last()
     }
 
-    /// What `measured.device` is.
-    pub(super) fn device(&self) -> &'static str {
-        match self.ends {
-            Ends::Mem { .. } => "mem",
-            Ends::Xdp { .. } => "xdp",
-            Ends::Kernel { .. } => "kernel",
-        }
+    /// Ids of the threads that serve: `application`, a stack's, and those of the kernel that receive.
+    pub(super) fn server_threads(&self, application: i32) -> Vec<i32> {
+        let mut threads = server_threads(self.server_stack(), application);
+        threads.extend(self.napi_threads.iter().map(|tid| *tid as i32));
+        threads
     }
 }

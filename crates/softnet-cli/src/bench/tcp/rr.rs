@@ -9,10 +9,12 @@ use softnet::control::{SetKnobs, Target};
 
 use super::client::{Client, Outcome};
 use super::host::{Host, Kernel, Softnet};
-use super::rig::{Ends, Rig, addresses};
+use super::rig::{Ends, Rig, addresses, over_veth};
 use super::server::Server;
-use super::ways::{BASE, FULLBUSY, KERNEL, KERNEL_SPIN, SUSPEND20, Way};
-use super::{Cpus, raise_file_limit, server_threads};
+use super::ways::{
+    BASE, FULLBUSY, KERNEL, KERNEL_SPIN, KERNEL_XDP, KERNEL_XDP_THREADED, SUSPEND20, Side, Way,
+};
+use super::{Cpus, raise_file_limit};
 use crate::bench::Common;
 use crate::bench::echo::Usage;
 use crate::bench::harness::{Case, alternate};
@@ -28,6 +30,8 @@ root for all but --device mem.
   base, suspend20, fullbusy    softnet's server, which is woken; polls while it has work, and else is woken; polls
   kernel, kernel-spin          the same server on the kernel's sockets, which sleeps in epoll_wait; which asks it again and \
 again
+  kernel-xdp                   `kernel` behind an XDP program that lets all pass, so that veth does what it does for AF_XDP
+  kernel-xdp-threaded          the same, and a thread of the kernel's on the server's CPU receives, and is counted
   device mem                   two stacks of softnet joined by an emulated wire
   device xdp                   softnet's server by AF_XDP on a veth pair, the kernel's client at the other end; beside it \
 the kernel's server over a veth pair with all offloads
@@ -62,6 +66,10 @@ pub(crate) struct TcpRr {
     /// Bytes of request and response (may be repeated) [default: 1, 64, 5120, 1048576; with --quick 64]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     size: Vec<u32>,
+    /// Over veth, the client's thread polls the kernel's NAPI instance at its end itself: what the server
+    /// sends costs the server no softirq of the client's
+    #[arg(long)]
+    inline_client: bool,
     /// Only these cases (may be repeated)
     #[arg(long = "case", value_name = "CASE")]
     cases: Vec<String>,
@@ -71,7 +79,8 @@ const CONNECTIONS: [u32; 5] = [1, 50, 1000, 10_000, 100_000];
 const SIZES: [u32; 4] = [1, 64, 5 << 10, 1 << 20];
 /// Bytes that all active connections together may have outstanding: more tests packet memory, not TCP.
 const OUTSTANDING: u64 = 64 << 20;
-const WAYS: [&Way; 5] = [&BASE, &SUSPEND20, &FULLBUSY, &KERNEL, &KERNEL_SPIN];
+const WAYS: [&Way; 7] =
+    [&BASE, &SUSPEND20, &FULLBUSY, &KERNEL, &KERNEL_SPIN, &KERNEL_XDP, &KERNEL_XDP_THREADED];
 
 /// Every so many connections one is active.
 fn stride(connections: u32) -> usize {
@@ -164,7 +173,7 @@ impl Bed {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        let threads = server_threads(self.rig.server_stack(), self.server.tid);
+        let threads = self.rig.server_threads(self.server.tid);
         let mut usage = Vec::with_capacity(2);
         let mut look = || usage.push(Usage::of(&threads));
         let outcome = self.client.run(size as usize, stride(connections), times, &mut look)?;
@@ -206,16 +215,17 @@ impl TcpRr {
             return Err(format!("--case {unknown}: there are {}", WAYS.map(|way| way.name).join(", ")));
         }
         let wanted = |way: &Way| self.cases.is_empty() || self.cases.iter().any(|name| name == way.name);
-        let kernel = self.device != Device::Mem && WAYS.iter().any(|way| way.kernel && wanted(way));
-        let mut beds = Vec::new();
-        if self.device != Device::Xdp {
-            beds.push(RefCell::new(Bed::new(Rig::mem(cpus.server, cpus.client, true)?, cpus, &BASE)?));
+        let bed = |rig: Rig, way: &Way| Ok::<_, String>(RefCell::new(Bed::new(rig, cpus, way)?));
+        let mut mem = None;
+        if self.device != Device::Xdp && WAYS.iter().any(|way| !way.kernel() && wanted(way)) {
+            mem = Some(bed(Rig::mem(cpus.server, cpus.client, true)?, &BASE)?);
         }
-        if self.device != Device::Mem {
-            beds.push(RefCell::new(Bed::new(Rig::xdp(cpus.server, true)?, cpus, &BASE)?));
-        }
-        if kernel {
-            beds.push(RefCell::new(Bed::new(Rig::kernel(true)?, cpus, &KERNEL)?));
+        let mut beds: Vec<(Side, RefCell<Bed>)> = Vec::new();
+        for way in WAYS.into_iter().filter(|way| self.device != Device::Mem && wanted(way)) {
+            if beds.iter().all(|(side, _)| *side != way.server) {
+                let rig = over_veth(way.server, cpus.server, self.inline_client)?;
+                beds.push((way.server, bed(rig, if way.kernel() { way } else { &BASE })?));
+            }
         }
         // Now, so that the stacks' threads are not pinned along.
         pin(cpus.client)?;
@@ -235,11 +245,12 @@ impl TcpRr {
                     if *n as u64 / stride(*n) as u64 * u64::from(*size) > OUTSTANDING {
                         continue;
                     }
-                    for way in WAYS.into_iter().filter(|way| wanted(way) && (*device == "xdp" || !way.kernel))
-                    {
-                        let of = if way.kernel { "kernel" } else { device };
-                        let bed =
-                            beds.iter().find(|bed| bed.borrow().rig.device() == of).ok_or("no such bed")?;
+                    for way in WAYS.into_iter().filter(|way| wanted(way)) {
+                        let of = match *device {
+                            "mem" => mem.as_ref().filter(|_| !way.kernel()),
+                            _ => beds.iter().find(|(side, _)| *side == way.server).map(|(_, bed)| bed),
+                        };
+                        let Some(bed) = of else { continue };
                         let row = Row::new(
                             way.name,
                             vec![("device", json!(device)), ("connections", json!(n)), ("size", json!(size))],

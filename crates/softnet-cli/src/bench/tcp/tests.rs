@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::churn::Churn;
 use super::rig::{Ends, Rig, addresses};
 use super::ways::{BASE, FULLBUSY, SUSPEND20};
-use super::{Cpus, idle, rr, stream};
+use super::{Cpus, conn, idle, rr, stream};
 use crate::bench::cpus;
 use crate::bench::report::Sample;
 
@@ -63,10 +63,21 @@ fn connections_come_and_go() {
     serving.orders.size.store(64, std::sync::atomic::Ordering::Relaxed);
     serving.orders.closes.store(true, std::sync::atomic::Ordering::Relaxed);
     let mut looked = 0;
-    let outcome =
-        Churn::new(client, &at, 64).unwrap().run(16, TIMES, &mut || looked += 1, &mut |_| ()).unwrap();
+    let outcome = Churn::new(client, &at, 64)
+        .unwrap()
+        .run((16, 0), TIMES, &mut || looked += 1, &mut |_| Ok(()))
+        .unwrap();
     assert!(outcome.answered > 0);
     assert_eq!(looked, 2);
+}
+
+#[test]
+fn connections_come_and_go_beside_a_flood() {
+    let mut bed = conn::Bed::new(rig(), some_cpus(), &BASE).unwrap();
+    let sample = bed.measure(&BASE, conn::Load { syns: 2000, pace: 200 }, TIMES).unwrap();
+    for what in ["conns_per_s", "syns_per_s", "requests"] {
+        assert!(figure(&sample, what) > 0.0, "{what}: {sample:?}");
+    }
 }
 
 #[test]

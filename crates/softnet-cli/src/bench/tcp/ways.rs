@@ -5,12 +5,22 @@ use std::time::Duration;
 use softnet::config::Knobs;
 use softnet::net::EpollParams;
 
+/// What serves.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Side {
+    Softnet,
+    Kernel,
+    /// Behind a program that lets all pass, so that veth does what it does for AF_XDP.
+    KernelXdp,
+    /// The same, and what veth receives is handled by a thread of the kernel's on the server's CPU.
+    KernelXdpThreaded,
+}
+
 /// One way to wait; the first three are softnet's, by the names that `bench irq-suspend` has for them.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Way {
     pub(super) name: &'static str,
-    /// Of the kernel's server.
-    pub(super) kernel: bool,
+    pub(super) server: Side,
     busy_poll_usecs: Option<u32>,
     napi_defer_hard_irqs: u64,
     /// In µs.
@@ -22,7 +32,7 @@ pub(super) struct Way {
 /// The worker polls, the application is woken.
 pub(super) const BASE: Way = Way {
     name: "base",
-    kernel: false,
+    server: Side::Softnet,
     busy_poll_usecs: None,
     napi_defer_hard_irqs: 0,
     gro_flush_timeout: 0,
@@ -49,12 +59,23 @@ pub(super) const FULLBUSY: Way = Way {
 };
 
 /// The kernel's server sleeps in `epoll_wait`.
-pub(super) const KERNEL: Way = Way { name: "kernel", kernel: true, ..BASE };
+pub(super) const KERNEL: Way = Way { name: "kernel", server: Side::Kernel, ..BASE };
+
+/// The same, and its packets come the way that softnet's come.
+pub(super) const KERNEL_XDP: Way = Way { name: "kernel-xdp", server: Side::KernelXdp, ..BASE };
+
+/// The same, and the server's CPU does the receiving, as softnet's does.
+pub(super) const KERNEL_XDP_THREADED: Way =
+    Way { name: "kernel-xdp-threaded", server: Side::KernelXdpThreaded, ..BASE };
 
 /// The kernel's server asks `epoll_wait` again and again.
 pub(super) const KERNEL_SPIN: Way = Way { name: "kernel-spin", busy_poll_usecs: Some(1000), ..KERNEL };
 
 impl Way {
+    pub(super) fn kernel(&self) -> bool {
+        self.server != Side::Softnet
+    }
+
     pub(super) fn spins(&self) -> bool {
         self.busy_poll_usecs.is_some_and(|usecs| usecs > 0)
     }

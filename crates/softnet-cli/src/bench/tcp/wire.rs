@@ -5,7 +5,8 @@
 //! Both copies are on the CPUs that are measured. Checksums are neither computed nor verified, as
 //! between cards that do both. Runs of segments pass [whole](Lane::whole), as between two virtual
 //! machines: such a packet is kept by the wire, copied once, by the thread that polls, and then
-//! completed. Or they are cut (TSO) by the thread that sends.
+//! completed. Or they are cut (TSO) by the thread that sends. What a NIC sends to the
+//! [gateway](GATEWAY) leaves by another port, as of a switch: nothing there receives it.
 //!
 //! Invariant: a slot is written before its packet is offered, and read once; what finds no place in
 //! the other's ring is lost, and counted. A packet that is kept goes back to the NIC that sent it.
@@ -17,6 +18,8 @@ use parking_lot::Mutex;
 use softnet_core::ip::v4::header::Ipv4Header;
 use softnet_core::skb::Skb;
 use softnet_dev::mem::{NicPort, Segmenter, Sink, Source, vnet_header};
+
+use super::flood::GATEWAY;
 
 /// Descriptors of each ring.
 pub(super) const RING: usize = 4096;
@@ -68,9 +71,14 @@ pub(super) struct Sends {
 }
 
 impl Sends {
-    /// Puts packets on the wire: `write` writes number so much, and says how long it is.
-    fn put(&mut self, n: usize, mut write: impl FnMut(usize, &mut [u8; LEN]) -> Option<usize>) {
-        let Some(port) = self.lane.port.get() else { return };
+    /// Puts packets on the wire: `write` writes number so much, and says how long it is. Returns how many
+    /// there was room for.
+    pub(super) fn put(
+        &mut self,
+        n: usize,
+        mut write: impl FnMut(usize, &mut [u8; LEN]) -> Option<usize>,
+    ) -> usize {
+        let Some(port) = self.lane.port.get() else { return 0 };
         let mut port = port.lock();
         // Room may come meanwhile: no more is offered than was written.
         let (fits, next) = (n.min(port.room() as usize), self.lane.written.load(Ordering::Relaxed));
@@ -85,6 +93,7 @@ impl Sends {
         self.lane.written.store(next.wrapping_add(fits), Ordering::Relaxed);
         self.lane.refused.fetch_add(n - fits, Ordering::Relaxed);
         port.offer(fits as u64);
+        fits
     }
 
     /// Puts a packet that stands for several on the wire. Returns it if there is no room.
@@ -151,6 +160,10 @@ impl Sink for Sends {
 
     fn read_offloaded(&mut self, skb: Skb, _: &mut Segmenter) -> Option<Skb> {
         let len = skb.len();
+        if skb.data().starts_with(&GATEWAY.1) {
+            // By another port of the wire.
+            return Some(skb);
+        }
         if skb.head().gso_size == 0 {
             self.put(1, |_, bytes| {
                 skb.copy_bits(0, bytes.get_mut(..len)?);

@@ -92,21 +92,6 @@ fn a_scan_of_one_link_costs_the_others_nothing() {
     }
 }
 
-/// A neighbour that was heard before a route led by way of it keeps its place from then on.
-#[test]
-fn an_entry_that_becomes_a_gateway_counts_no_more() {
-    let params = NeighParams { gc_thresh1: 1, gc_thresh2: 2, gc_thresh3: 4, ..NeighParams::default() };
-    let mut b = Bench::new(params);
-    (1..=4).for_each(|n| _ = b.asks(0, 1, host(n)));
-    b.table.add_gateways([(1, host(1)), (1, host(2))]);
-    (100..140).for_each(|n| _ = b.asks(20 * S, 1, host(n)));
-    for n in 1..=2 {
-        assert_ne!(b.state(1, host(n)), NeighState::None, "{n}");
-    }
-    assert_eq!(b.table.entries().count(), 2 + 4, "they leave their places to others");
-    b.log();
-}
-
 /// A daemon changes its routes' gateways for years: those of old ones are neighbours as any other.
 #[test]
 fn what_is_no_gateway_any_more_counts_and_goes() {
@@ -136,6 +121,28 @@ fn what_is_no_gateway_any_more_counts_and_goes() {
     (100..120).for_each(|n| _ = b.asks(20 * S, 1, host(n)));
     assert_ne!(b.state(1, host(60)), NeighState::None);
     b.log();
+}
+
+/// A route may come by way of a host that was a neighbour as any other before.
+#[test]
+fn a_neighbour_that_becomes_a_gateway_counts_no_more_and_stays() {
+    let params = NeighParams { gc_thresh1: 1, gc_thresh2: 2, gc_thresh3: 4, ..NeighParams::default() };
+    let mut b = Bench::new(params);
+    b.asks(0, 1, host(1));
+    b.table.add_gateways([(1, host(1))]);
+    // Its place is free for another.
+    (2..=5).for_each(|n| _ = b.asks(0, 1, host(n)));
+    assert_eq!(b.table.entries().count(), 5, "the gateway, and as many as may be");
+    // It is the oldest, and others come once all may go.
+    (100..120).for_each(|n| _ = b.asks(20 * S, 1, host(n)));
+    assert_ne!(b.state(1, host(1)), NeighState::None);
+    assert_eq!(b.table.entries().count(), 5);
+    // Its own deadline has come, too.
+    b.run(0, 1000 * S);
+    assert_ne!(b.state(1, host(1)), NeighState::None);
+    b.table.remove_gateways(&[(1, host(1))]);
+    (200..220).for_each(|n| _ = b.asks(1100 * S, 1, host(n)));
+    assert_eq!(b.state(1, host(1)), NeighState::None, "a neighbour as any other again");
 }
 
 /// RFC 6583: gateways, and those that are heard, keep their places while an address range is scanned at any rate, and new

@@ -145,3 +145,34 @@ fn a_forwarded_port_stays_reserved() {
     router.configure(&masquerade());
     assert_eq!(in_use(&router), Some(0));
 }
+
+/// External addresses may change as often as they like: what earlier rules had is free once their
+/// connections have ended.
+#[test]
+fn external_addresses_are_given_back() {
+    let mut router = Router::new(&masquerade());
+    let addresses =
+        |turn: u8| (0..crate::nat::MAX_ADDRESSES).map(move |n| Ipv4Addr::new(198, 18, turn, n as u8));
+    let first = router.out(udp(0, (CLIENT, 5001), (SERVER, 53))).src;
+    assert_eq!(first.0, OUTSIDE);
+    for turn in 0..8 {
+        let source = vec![SourceNat { dev: 1, addresses: addresses(turn).collect() }];
+        router.configure(&NatRules { source, ..NatRules::default() });
+        let external = router.out(udp(0, (CLIENT, 5001), (SERVER, 53))).src;
+        assert!(addresses(turn).any(|own| own == external.0), "{external:?}");
+        assert_eq!(router.back(udp(1, (SERVER, 53), external)).dst, (CLIENT, 5001));
+        // What was before ends, and is swept.
+        router.world.now += 300 * SECOND;
+        router.out(udp(0, (CLIENT, 5001), (SERVER, 53)));
+        (0..200).for_each(|_| _ = router.state.sweep(seconds(router.world.now), 64));
+        assert_eq!(router.state.mapping_counts().mappings, 1);
+    }
+    // Rules that are refused leave nothing behind.
+    let many = (8..11).flat_map(addresses).collect();
+    let refused = NatRules { source: vec![SourceNat { dev: 1, addresses: many }], ..NatRules::default() };
+    for _ in 0..2 {
+        assert!(Nat::new(router.state.clone(), &refused).is_err());
+    }
+    router.configure(&masquerade());
+    assert_eq!(router.out(udp(0, (CLIENT, 5001), (SERVER, 53))).src.0, OUTSIDE);
+}

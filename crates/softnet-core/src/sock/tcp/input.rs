@@ -9,6 +9,7 @@ use softnet_tcp::reset::reset_for;
 use softnet_tcp::{ConnOptions, Emit, Seq, timewait};
 
 use super::super::key::{Flow, is_v4};
+use super::super::route::Route;
 use super::super::scope::unscoped;
 use super::super::table::Found;
 use super::env::Env;
@@ -214,8 +215,10 @@ impl Shard {
             Found::Contended => return ctx.free(skb, DropReason::SocketClose),
         };
         let Shard { counters, .. } = self;
+        // Looked for once: of the work for a SYN of a flood it is a good part.
+        let way = of.and_then(|_| route(env.tables, &flow).ok());
         let verdict = of.and_then(|of| {
-            let mss = route(env.tables, &flow).map_or(536, |way| env.mss(way.mtu, &flow));
+            let mss = way.as_ref().map_or(536, |way| env.mss(way.mtu, &flow));
             listeners.with(of, |listener| {
                 let mut cx = ListenCx { now: env.instant(), cfg: env.cfg, counters };
                 let options = listener.engine.options;
@@ -230,14 +233,14 @@ impl Shard {
         match verdict {
             Verdict::Drop(why) => ctx.free(skb, reason(why)),
             Verdict::Answer(emit) => {
-                self.answer(ctx, env, &flow, &emit, out);
+                self.answer_by(ctx, way.as_ref(), &flow, &emit, out);
                 ctx.free(skb, DropReason::TcpRequest);
             }
             Verdict::Request(request, emit) => {
                 ctx.delivered(1);
                 ctx.free_skb(skb);
                 self.ask(env, flow, request, of);
-                self.answer(ctx, env, &flow, &emit, out);
+                self.answer_by(ctx, way.as_ref(), &flow, &emit, out);
             }
             Verdict::Accept(accepted) => {
                 self.accept(ctx, env, listeners, (of, &options, &accepted), (packet, skb), out);
@@ -313,9 +316,22 @@ impl Shard {
         emit: &Emit,
         out: &mut Effects,
     ) {
+        let way = route(env.tables, flow).ok();
+        self.answer_by(ctx, way.as_ref(), flow, emit, out);
+    }
+
+    /// The same by a route that is known; `None`: there is none.
+    fn answer_by(
+        &mut self,
+        ctx: &mut SoftnetData,
+        way: Option<&Route>,
+        flow: &Flow,
+        emit: &Emit,
+        out: &mut Effects,
+    ) {
         self.counters.out_segs += 1;
-        if let Ok(way) = route(env.tables, flow) {
-            send(ctx, &way, (flow, Marks::default()), emit, None, out);
+        if let Some(way) = way {
+            send(ctx, way, (flow, Marks::default()), emit, None, out);
         }
     }
 }

@@ -28,6 +28,9 @@ const TCP_LEN: u16 = 20;
 pub struct Effects {
     /// Packets that leave, each by the device that its head names.
     pub send: SkbList,
+    /// Packets of no connection, whose order does not matter: answers to SYNs, resets, what TIME-WAIT
+    /// says. They may wait until no shard is held, and leave together.
+    pub loose: SkbList,
     /// Packets whose neighbour is not known: the slow path sends them.
     pub unresolved: SkbList,
     /// Packets to sockets of this stack.
@@ -70,8 +73,8 @@ pub fn mss_of(mtu: u16, remote: Addr) -> u16 {
     mtu.saturating_sub(ip as u16 + TCP_LEN)
 }
 
-/// Writes the segment, with payload from `queue`, and puts it where `route` leads. `false`: there is
-/// no memory, or no way, and nothing was done.
+/// Writes the segment, with payload from `queue`, and puts it where `route` leads; without a queue it is
+/// of no connection. `false`: there is no memory, or no way, and nothing was done.
 pub fn send(
     ctx: &mut SoftnetData,
     route: &Route,
@@ -92,6 +95,7 @@ pub fn send(
     let dev = device(flow.remote).or(device(flow.local)).unwrap_or(route.device());
     skb.head_mut().dev = dev;
     let list = match route.next {
+        NextHop::Device(..) if queue.is_none() => &mut out.loose,
         NextHop::Device(..) => &mut out.send,
         NextHop::Resolve(_) => &mut out.unresolved,
         NextHop::Local => &mut out.local,

@@ -144,8 +144,10 @@ impl Shard {
         }
         self.touched.clear();
         self.ends.clear();
-        while let Some(skb) = out.send.pop_front() {
-            ctx.free_skb(skb);
+        for list in [&mut out.send, &mut out.loose] {
+            while let Some(skb) = list.pop_front() {
+                ctx.free_skb(skb);
+            }
         }
         // These were counted as they were made.
         for list in [&mut out.unresolved, &mut out.local] {

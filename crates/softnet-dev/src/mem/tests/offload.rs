@@ -160,7 +160,7 @@ fn heads_that_speak_of_bytes_that_are_not_there_are_refused() {
     }
     assert_eq!(nic.tx[0].tx_burst(&mut ctx, &mut batch), 4, "as many as the ring has slots");
     assert_eq!(nic.tx[0].stats().ring_drops.get(), 4);
-    assert_eq!(ctx.stats().drops(1, DropReason::PktTooSmall), 4);
+    assert_eq!(ctx.stats().drops(1, softnet_core::skb::DropReason::PktTooSmall), 4);
     assert_eq!(nic.tx[0].tx_burst(&mut ctx, &mut batch), 1);
     nic.tx[0].kick(&mut ctx);
     assert_eq!(sink.0.lock().unwrap().iter().map(Vec::len).collect::<Vec<_>>(), [1070; 3]);
@@ -367,6 +367,26 @@ fn a_packet_for_which_there_are_not_enough_frames_stays_on_the_wire() {
     nic.ports[0].offer(1);
     assert_eq!(nic.open.rx[0].rx_burst(&mut ctx, &mut batch, 64), 0);
     assert_eq!(nic.ports[0].waiting(), 1);
+    close(nic.open, &mut ctx);
+    all_home(ctx);
+}
+
+#[test]
+fn a_packet_without_a_byte_keeps_no_other_waiting() {
+    let mut ctx = context();
+    let wire = Wire::default();
+    for len in [60, 0, 0, 61] {
+        wire.0.lock().unwrap().push_back(([0; 10], vec![1; len]));
+    }
+    let config = NicConfig { offloads: ALL, ..NicConfig::default() };
+    let mut nic = nic(1, &config, vec![(wire.clone(), wire.clone())]).unwrap();
+    nic.ports[0].offer(4);
+    let mut batch = Batch::new();
+    assert_eq!(nic.open.rx[0].rx_burst(&mut ctx, &mut batch, 64), 4);
+    let lens: Vec<usize> = batch.as_slice().iter().map(softnet_core::skb::Skb::len).collect();
+    batch.drain().for_each(|skb| ctx.free_skb(skb));
+    assert_eq!((lens, nic.ports[0].waiting()), (vec![60, 61], 0));
+    assert_eq!(ctx.stats().drops(1, DropReason::PktTooSmall), 2);
     close(nic.open, &mut ctx);
     all_home(ctx);
 }

@@ -1,19 +1,14 @@
 //! What the housekeeper changes while the stack runs, beside its devices: routes, neighbours,
-//! addresses, and all that a new configuration says otherwise.
+//! addresses and disciplines.
 //!
-//! A new configuration is checked as a whole, and what may be refused is tried, before anything is
-//! changed. Then what comes is in force before what goes is gone, so that a packet that neither
-//! concerns always finds its way: a changed set of tables is published at once.
+//! What may be refused is tried before anything is changed. Then a changed set of tables is published
+//! at once, so that a packet that a change does not concern always finds its way.
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
-use softnet_core::filter::Filter;
-use softnet_core::ip::IpPrefix;
+use softnet_core::ip::FibError;
 use softnet_core::ip::iface::Iface;
 use softnet_core::ip::slow::Announce;
-use softnet_core::nat::{Nat, seconds};
 use softnet_core::qdisc::Spec;
 use softnet_core::sync::Ordering;
 use softnet_dev::DeviceInfo;
@@ -21,15 +16,12 @@ use softnet_dev::DeviceInfo;
 use super::Housekeeper;
 use crate::config::{Config, DeviceConfig, InterfaceAddr, available_cpus, is_link_local};
 use crate::control::commands::Change;
-use crate::control::{Action, ControlError, Set, SetAddr, SetQdisc, Target};
-use crate::live::{LiveError, Merged, change_neigh, change_route, changed_addresses, merge, print_of};
-use crate::stack::rib::{Path, Place, Source};
+use crate::control::{ControlError, SetAddr, SetQdisc, Target};
+use crate::live::{LiveError, change_neigh, change_route, changed_addresses};
+use crate::stack::rib::Rib;
 use crate::stack::routes;
 use crate::tx::qdisc::Layout;
-use crate::util::{lock, note};
-
-/// How long to wait for threads that still go by old tables.
-const PATIENCE: Duration = Duration::from_secs(1);
+use crate::util::lock;
 
 /// What the forwarding tables know of a device with these parameters.
 pub(super) fn iface(device: &DeviceConfig, info: &DeviceInfo) -> Iface {
@@ -48,9 +40,16 @@ impl Housekeeper {
     pub(super) fn change_live(&mut self, change: &Change) -> Result<u64, LiveError> {
         let config = self.config.clone();
         match change {
-            Change::Route(set) => change_route(&self.shared, &config, set),
+            Change::Route(set) => {
+                let changed = change_route(&self.shared, &config, set);
+                if let Err(LiveError::Fib(_)) = &changed {
+                    self.routes_at = Some(self.shared.clock.now() + super::RETRY.as_nanos() as u64);
+                }
+                changed
+            }
             Change::Neigh(set) => change_neigh(&self.shared, &mut self.ctx, &config, set),
             Change::Addr(set) => self.change_addr(set),
+            Change::Link(set) => self.set_link(set),
             _ => Ok(0),
         }
     }
@@ -65,13 +64,14 @@ impl Housekeeper {
         self.check(&config)?;
         // The filter is the same, and what its sets were made of is not there any more.
         let nat = self.new_nat(&config)?;
-        self.run_by(config);
+        let routes = self.run_by(config, |_| ());
         self.install(nat, None);
+        routes?;
         Ok(come.max(gone) as u64)
     }
 
     /// Whether the stack can run by `config`, which has no routes. Changes nothing.
-    fn check(&mut self, config: &Config) -> Result<(), LiveError> {
+    pub(super) fn check(&mut self, config: &Config) -> Result<(), LiveError> {
         let mut alone = config.clone();
         // Sets were emptied; and neighbours stay that are on no network for a while, as in the kernel.
         (alone.filter, alone.neighbours) = (Default::default(), Vec::new());
@@ -101,8 +101,13 @@ impl Housekeeper {
         Ok(())
     }
 
-    /// From now on the stack's addresses are those of `config`, and all that follows from them.
-    fn run_by(&mut self, config: Config) {
+    /// From now on the stack's addresses are those of `config`, and all that follows from them. Routes
+    /// change together with what `more` changes of them; returns what that does.
+    pub(super) fn run_by<T: Default>(
+        &mut self,
+        config: Config,
+        more: impl FnOnce(&mut Rib) -> T,
+    ) -> Result<T, FibError> {
         let (before, config) = (self.config.clone(), Arc::new(config));
         self.config = config.clone();
         self.published.store(config.clone());
@@ -111,18 +116,21 @@ impl Housekeeper {
             old.addresses != new.addresses || old.send_redirects != new.send_redirects
         };
         let changed: Vec<usize> = (0..config.devices.len()).filter(differs).collect();
+        let mut there = Vec::with_capacity(changed.len());
         for &dev in &changed {
             if let Some(live) = self.shared.devices[dev].live.load_full() {
                 self.set_iface(dev as u16, Some(iface(&config.devices[dev], live.device.info())));
+                there.push(dev);
             }
         }
         let (old, new) = (routes::own(&before), routes::own(&config));
-        if let Err(error) = self.shared.change_routes(|rib| routes::change_own(rib, &old, &new)) {
-            note(format_args!("routes do not follow what became of addresses yet: {error}"));
-        }
-        for &dev in &changed {
-            let device = &self.shared.devices[dev];
-            if device.vlan.is_none() && device.live.load().is_some() {
+        let mut done = T::default();
+        let routes = self.change_routes(|rib| {
+            routes::change_own(rib, &old, &new);
+            done = more(rib);
+        });
+        for &dev in &there {
+            if self.shared.devices[dev].vlan.is_none() {
                 self.opener.addresses_changed(&config.request(dev as u16));
             }
             self.forget_off_link(dev as u16);
@@ -142,15 +150,9 @@ impl Housekeeper {
                 self.opener.addresses_changed(&config.request(link));
             }
         }
+        // What the kernel has of their networks may mean another thing now.
         self.list_again();
-    }
-
-    /// What the kernel has is compared with what there is now: neighbours that were forgotten with their network may be
-    /// fixed in the kernel.
-    fn list_again(&self) {
-        if let Some(follow) = &self.shared.follow {
-            follow.list_again();
-        }
+        routes.map(|()| done)
     }
 
     /// Tells the neighbours of a device where its addresses are.
@@ -203,191 +205,6 @@ impl Housekeeper {
         }
     }
 
-    /// NAT by `config`, if its rules are others than now.
-    fn new_nat(&self, config: &Config) -> Result<Option<Arc<Nat>>, LiveError> {
-        let (Some(nat), Some(state)) = (&config.nat, &self.shared.nat) else { return Ok(None) };
-        let now = self.config.nat.as_ref().map(|nat| format!("{:?}", nat.rules(&self.config)));
-        let rules = nat.rules(config);
-        if now.as_deref() == Some(&*format!("{rules:?}")) {
-            return Ok(None);
-        }
-        let nat = Nat::new(state.clone(), &rules);
-        nat.map(|nat| Some(Arc::new(nat))).map_err(|error| LiveError::Impossible(error.to_string()))
-    }
-
-    /// Puts NAT and a filter, in the place of those that there are, into the tables, and ends what
-    /// they do not allow. Returns how many connections that were.
-    fn install(
-        &mut self,
-        nat: Option<Arc<Nat>>,
-        filter: Option<(Filter, softnet_core::filter::Rules)>,
-    ) -> u64 {
-        if nat.is_none() && filter.is_none() {
-            return 0;
-        }
-        {
-            let mut control = self.shared.control();
-            control.replace_tables(&*self.shared, |tables| {
-                if let Some(nat) = &nat {
-                    nat.clone().install(tables);
-                }
-                if let Some((filter, rules)) = filter {
-                    filter.stand(&rules, &mut tables.hooks);
-                }
-            });
-        }
-        let Some(nat) = nat else { return 0 };
-        // Threads that go by the rules before could open connections that these do not allow.
-        let began = std::time::Instant::now();
-        while began.elapsed() < PATIENCE && self.shared.control().has_retired() {
-            self.shared.workers.iter().for_each(|worker| worker.waker.wake());
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        nat.end_others(seconds(self.shared.clock.now()))
-    }
-
-    /// Has the stack be as `new` says, where that is not what it was told last. Returns what was changed.
-    pub(super) fn reload(&mut self, new: &Config) -> Result<Vec<String>, LiveError> {
-        new.check(&available_cpus()).map_err(LiveError::Config)?;
-        let print = print_of(&new.filter);
-        let Merged { mut config, absent, told } = merge(&self.config, &self.told, new, print)?;
-        let statics: Vec<_> = routes::configured(&config).collect();
-        config.routes = Vec::new();
-        self.check(&config)?;
-        let nat = self.new_nat(&config)?;
-        let filter = match print == self.told.filter {
-            true => None,
-            false => {
-                let rules = config.filter.rules(&config);
-                let tracked = self.shared.conntrack.as_ref().filter(|_| rules.ask_for_states()).cloned();
-                let filter = Filter::new(&rules, tracked.map(|table| (table, self.shared.nat.clone())));
-                let filter = filter.map_err(|error| {
-                    LiveError::Impossible(format!("addresses of [[rule]] and [[set]]: {error}"))
-                })?;
-                Some((filter, rules))
-            }
-        };
-        config.filter.sets.iter_mut().for_each(|set| set.prefixes = Vec::new());
-        // Nothing is refused from here on.
-        let mut done = Vec::new();
-        let before = self.config.clone();
-        let gone = |dev: &usize| absent[*dev] && !self.absent[*dev];
-        let came = |dev: &usize| !absent[*dev] && self.absent[*dev];
-        let (gone, came): (Vec<usize>, Vec<usize>) =
-            ((0..absent.len()).filter(gone).collect(), (0..absent.len()).filter(came).collect());
-        (self.absent, self.told) = (absent, told);
-        for &dev in &gone {
-            self.close(dev as u16);
-            done.push(format!("{}: removed", before.devices[dev].name));
-        }
-        self.run_by(config);
-        let config = self.config.clone();
-        for (old, new) in before.devices.iter().zip(&config.devices) {
-            let lines =
-                [(&old.addresses, &new.addresses, "without"), (&new.addresses, &old.addresses, "with")];
-            for (these, others, word) in lines {
-                let only = these.iter().filter(|own| !others.contains(own));
-                done.extend(only.map(|own| format!("{}: {word} {own}", new.name)));
-            }
-        }
-        self.reload_routes(&statics, &mut done);
-        self.reload_neighbours(&before, &mut done);
-        let rules = (nat.is_some(), filter.is_some());
-        let ended = self.install(nat, filter);
-        if rules.0 {
-            done.push(format!("nat: its rules ({ended} connections ended that they do not allow)"));
-        }
-        if rules.1 {
-            done.push("filter: its rules".into());
-        }
-        for (dev, (old, new)) in before.devices.iter().zip(&config.devices).enumerate() {
-            self.reload_device(dev, old, new, &mut done);
-        }
-        for &dev in &came {
-            let name = &config.devices[dev].name;
-            match if self.is_vlan(dev as u16) { self.reopen_vlan(dev as u16) } else { self.open(dev as u16) }
-            {
-                Ok(()) => done.push(format!("{name}: is back")),
-                // As at any other time that its interface can't be taken.
-                Err(error) => {
-                    done.push(format!("{name}: is to be taken, but can't be yet: {error}"));
-                    self.refused[dev] = Some(error.to_string());
-                    self.retry_at = Some(self.shared.clock.now() + super::RETRY.as_nanos() as u64);
-                }
-            }
-        }
-        Ok(done)
-    }
-
-    /// A VLAN opens with its link, or at once over one that is open.
-    fn reopen_vlan(&mut self, dev: u16) -> Result<(), crate::driver::DeviceError> {
-        let link = self.shared.devices[usize::from(dev)].vlan.map(|vlan| vlan.link);
-        let open = link.is_some_and(|link| self.shared.devices[usize::from(link)].live.load().is_some());
-        if open { self.open(dev) } else { Ok(()) }
-    }
-
-    /// Has the configuration's routes be `statics`.
-    fn reload_routes(&mut self, statics: &[crate::stack::rib::Route], done: &mut Vec<String>) {
-        let (mut added, mut removed) = (0, 0);
-        let changed = self.shared.change_routes(|rib| {
-            let wanted: HashMap<(IpPrefix, u32), &Path> =
-                statics.iter().map(|route| ((route.prefix, route.metric), &route.path)).collect();
-            let there: HashMap<(IpPrefix, u32), Path> = rib
-                .routes_from(Source::STATIC)
-                .map(|route| ((route.prefix, route.metric), route.path))
-                .collect();
-            for route in statics {
-                if there.get(&(route.prefix, route.metric)) != Some(&route.path) {
-                    rib.insert(route, Place::Replace);
-                    added += 1;
-                }
-            }
-            for (prefix, metric) in there.keys().filter(|key| !wanted.contains_key(key)) {
-                rib.remove(*prefix, |of, source, _| (of, source) == (*metric, Source::STATIC));
-                removed += 1;
-            }
-        });
-        if let Err(error) = changed {
-            note(format_args!("routes of the configuration are not in effect yet: {error}"));
-        }
-        if added + removed > 0 {
-            done.push(format!("routes: {added} added or changed, {removed} removed"));
-        }
-    }
-
-    fn reload_neighbours(&mut self, before: &Config, done: &mut Vec<String>) {
-        let now = self.config.clone();
-        let index =
-            |name: &str| now.devices.iter().position(|device| device.name == name).map(|dev| dev as u16);
-        let (mut added, mut removed) = (0, 0);
-        for old in before.neighbours.iter().filter(|old| !now.neighbours.contains(old)) {
-            let Some(dev) = index(&old.dev) else { continue };
-            let other = now.neighbours.iter().any(|new| (&new.dev, new.address) == (&old.dev, old.address));
-            if !other {
-                let key = (dev, old.address);
-                self.shared.slow_path(&mut self.ctx, |slow, ctx, view, out| {
-                    slow.remove_permanent(ctx, view, key, out)
-                });
-                removed += 1;
-            }
-        }
-        for new in now.neighbours.iter().filter(|new| !before.neighbours.contains(new)) {
-            let Some(dev) = index(&new.dev) else { continue };
-            // When it is opened it gets them all.
-            if self.shared.devices[usize::from(dev)].live.load().is_some() {
-                let fixed = (dev, new.address, new.mac);
-                self.shared.slow_path(&mut self.ctx, |slow, ctx, view, out| {
-                    slow.set_permanent(ctx, view, fixed, out)
-                });
-            }
-            added += 1;
-        }
-        if added + removed > 0 {
-            done.push(format!("neighbours: {added} added or changed, {removed} removed"));
-            self.list_again();
-        }
-    }
-
     /// Changes the disciplines of a device, and remembers that for its next life.
     pub(super) fn set_qdisc(&mut self, set: &SetQdisc) -> Result<(), ControlError> {
         let (dev, _) = self.shared.find(&Target::Dev(set.dev.clone()))?;
@@ -414,31 +231,5 @@ impl Housekeeper {
         *settings = next;
         self.ctx.drain();
         Ok(())
-    }
-
-    /// Knobs, the context and the discipline of a device, where they are configured otherwise.
-    fn reload_device(&mut self, dev: usize, old: &DeviceConfig, new: &DeviceConfig, done: &mut Vec<String>) {
-        let name = &new.name;
-        if old.knobs() != new.knobs() {
-            match self.shared.devices[dev].set_deferral(None, new.knobs()) {
-                Ok(()) => done.push(format!("{name}: knobs of polling")),
-                Err(error) => done.push(format!("{name}: knobs of polling stay: {error}")),
-            }
-        }
-        if old.threaded != new.threaded {
-            let set = Set { target: Target::Dev(name.clone()), threaded: new.threaded };
-            match self.set(&set, &mut crate::util::spawn) {
-                Ok(_) => done.push(format!("{name}: threaded = {}", new.threaded)),
-                Err(error) => done.push(format!("{name}: threaded stays: {error}")),
-            }
-        }
-        if old.qdisc != new.qdisc {
-            let action = if new.qdisc.is_some() { Action::Replace } else { Action::Del };
-            let qdisc = new.qdisc.as_ref().map(ToString::to_string);
-            match self.set_qdisc(&SetQdisc { dev: name.clone(), queue: None, action, qdisc }) {
-                Ok(()) => done.push(format!("{name}: qdisc")),
-                Err(error) => done.push(format!("{name}: qdisc stays: {error}")),
-            }
-        }
     }
 }

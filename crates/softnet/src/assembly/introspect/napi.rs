@@ -90,6 +90,7 @@ pub(super) fn row(dev: &str, threaded: Context, instance: &NapiInstance, now: u6
         suspensions: counts.suspensions.load(Relaxed),
         resumptions: counts.resumptions.load(Relaxed),
         applications: apps.iter().map(app_row).collect(),
+        application_drops: instance.apps.dropped(),
         time_ns: Phase::ALL.iter().map(|phase| (phase.name().into(), spent[*phase as usize])).collect(),
         kernel_irq: instance.doorbell.kernel_irq().to_string(),
         gro: gro_row(&napi.gro, &stats.gro),

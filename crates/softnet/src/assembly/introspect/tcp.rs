@@ -87,9 +87,9 @@ impl Introspect {
 /// The listeners, by address.
 fn listeners(shared: &StackInner) -> Vec<TcpRow> {
     let all = shared.sockets.tcp.listeners().all();
-    let row = |(index, listening): (&u32, &std::sync::Arc<crate::stack::tcp::Listening>)| {
+    let row = |listening: &std::sync::Arc<crate::stack::tcp::Listening>| {
         let sockets = &shared.sockets.sockets;
-        let slot = sockets.slot(*index)?;
+        let slot = sockets.slot(listening.slot())?;
         let (key, v4) = slot.key()?;
         let [waiting, backlog, requests] = listening.with(sockets, |state| {
             [state.len() as u64, state.engine.backlog().into(), state.engine.requests().into()]

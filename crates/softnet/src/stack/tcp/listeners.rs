@@ -3,7 +3,6 @@
 //! Opening and closing replaces a snapshot, which threads that poll read without a lock. Invariant: a
 //! listener's slot is readable while its queue has connections.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -22,6 +21,11 @@ impl Listening {
     /// The one in this slot, of this generation.
     pub(crate) fn new(slot: u32, generation: u32, state: ListenState) -> Self {
         Listening { slot, generation, state: PiMutex::new(Some(state)) }
+    }
+
+    /// The slot that it is known by.
+    pub(crate) fn slot(&self) -> u32 {
+        self.slot
     }
 
     /// Runs `f` on its state; `None` once it is closed.
@@ -45,16 +49,19 @@ impl Listening {
     }
 }
 
-/// See the module.
+/// See the module. By slot, ascending: there are few, and each SYN looks.
 #[derive(Default)]
-pub(crate) struct ListenTable(ArcSwap<HashMap<u32, Arc<Listening>>>);
+pub(crate) struct ListenTable(ArcSwap<Vec<Arc<Listening>>>);
 
 impl ListenTable {
     /// Adds a listener.
     pub(crate) fn add(&self, listening: &Arc<Listening>) {
         self.0.rcu(|old| {
-            let mut new = HashMap::clone(old);
-            new.insert(listening.slot, listening.clone());
+            let mut new = Vec::clone(old);
+            match place(&new, listening.slot) {
+                Ok(at) => new[at] = listening.clone(),
+                Err(at) => new.insert(at, listening.clone()),
+            }
             new
         });
     }
@@ -62,17 +69,24 @@ impl ListenTable {
     /// Removes a listener, and closes it. Returns the connections that no application will accept.
     pub(crate) fn remove(&self, listening: &Listening) -> Vec<Child> {
         self.0.rcu(|old| {
-            let mut new = HashMap::clone(old);
-            new.remove(&listening.slot);
+            let mut new = Vec::clone(old);
+            if let Ok(at) = place(&new, listening.slot) {
+                new.remove(at);
+            }
             new
         });
         listening.close()
     }
 
     /// All listeners, by slot.
-    pub(crate) fn all(&self) -> Arc<HashMap<u32, Arc<Listening>>> {
+    pub(crate) fn all(&self) -> Arc<Vec<Arc<Listening>>> {
         self.0.load_full()
     }
+}
+
+/// Where the listener of `slot` stands, or would.
+fn place(all: &[Arc<Listening>], slot: u32) -> Result<usize, usize> {
+    all.binary_search_by_key(&slot, |listening| listening.slot)
 }
 
 /// How shards find them.
@@ -88,7 +102,10 @@ impl Listeners for Finder<'_> {
         f: impl FnOnce(&mut ListenState) -> R,
     ) -> Option<R> {
         let table = self.table.0.load();
-        let listening = table.get(&slot).filter(|listening| listening.generation == generation)?;
+        let listening = &table[place(&table, slot).ok()?];
+        if listening.generation != generation {
+            return None;
+        }
         listening.with(self.sockets, f)
     }
 }

@@ -3,8 +3,9 @@
 //! A thread that polls tries a shard's lock; if another thread has it, its packets are *left* to that
 //! one, which sees to them before it lets go. A call of an application waits for the lock, whose holder
 //! has its priority meanwhile ([`PiMutex`]). What a shard sends is put on the TX queues under its lock,
-//! so that the packets of a connection leave in the order in which they were made; what has to go by
-//! the slow path, or to another socket of this stack, follows when the lock has been let go.
+//! so that the packets of a connection leave in the order in which they were made; what belongs to no
+//! connection, what has to go by the slow path, or to another socket of this stack, follows when the
+//! lock has been let go.
 //!
 //! Lock order: an application thread's context, then a shard, then a listener, then a TX queue. The
 //! slow path's lock is taken with no shard held; a shard may be taken under it.
@@ -289,7 +290,7 @@ impl TcpTable {
         f(shard, ctx, &env, out);
         shard.finish(ctx, &env, out);
         sockets.holds(before, shard.frames());
-        self.transmit(ctx, caller, out);
+        self.transmit(ctx, caller, &mut out.send);
         let due = shard.next_deadline();
         // Before the timer thread's deadline is looked at: that thread writes that one first, and then
         // looks at this one.
@@ -300,14 +301,14 @@ impl TcpTable {
     }
 
     /// Puts what leaves on the TX queues.
-    fn transmit(&self, ctx: &mut SoftnetData, caller: &Caller<'_>, out: &mut Effects) {
-        if out.send.is_empty() {
+    fn transmit(&self, ctx: &mut SoftnetData, caller: &Caller<'_>, list: &mut SkbList) {
+        if list.is_empty() {
             // The usual case of a read.
             return;
         }
         let mut batch = Batch::new();
         let mut to = None;
-        while let Some(skb) = out.send.pop_front() {
+        while let Some(skb) = list.pop_front() {
             let dev = skb.head().dev;
             if to != Some(dev) || batch.room() == 0 {
                 self.xmit(ctx, caller, to.unwrap_or(dev), &mut batch);
@@ -347,12 +348,13 @@ impl TcpTable {
         crate::device::dev_queue_xmit(ctx, netdev, now, to, batch);
     }
 
-    /// With no shard held: what has to go by the slow path, what is for sockets of this stack, and the
-    /// threads that wait.
+    /// With no shard held: what belongs to no connection leaves, of all shards together; what has to go
+    /// by the slow path, what is for sockets of this stack, and the threads that wait.
     fn after(&self, ctx: &mut SoftnetData, caller: &Caller<'_>, mut out: Effects) {
         let shared = caller.shared;
         ends_free(shared, &mut out);
         loop {
+            self.transmit(ctx, caller, &mut out.loose);
             for slot in out.wake.drain(..) {
                 shared.sockets.notifier.wake(slot);
             }
@@ -532,6 +534,7 @@ impl TcpTable {
                 shard.clear(ctx, env);
             });
             ends_free(shared, &mut out);
+            self.transmit(&mut ctx, &caller, &mut out.loose);
             for list in [&mut out.unresolved, &mut out.local] {
                 while let Some(skb) = list.pop_front() {
                     ctx.free(skb, DropReason::Shutdown);

@@ -1,0 +1,118 @@
+//! What the housekeeper does when the kernel reports that an interface came, changed or went.
+
+use std::sync::Arc;
+
+use softnet_dev::netlink::{LinkEvent, LinkMonitor};
+
+use super::{Housekeeper, RETRY};
+use crate::device::StackDevice;
+use crate::util::note;
+
+impl Housekeeper {
+    /// Takes note of what happened to the interfaces.
+    pub(super) fn links(&mut self) {
+        // Programs take a while to be exchanged, and commands are to find what is so by then; but they
+        // wait for no more rounds than these.
+        for _ in 0..3 {
+            if !self.link_events() {
+                return;
+            }
+            let config = self.config.clone();
+            let told = |device: &&Arc<StackDevice>| device.vlan.is_none() && device.live.load().is_some();
+            for device in self.shared.devices.iter().filter(told) {
+                let dev = device.index;
+                self.opener.addresses_changed(&config.request(dev));
+            }
+        }
+    }
+
+    /// Takes note of what has been told. Whether it may have changed the addresses that are the kernel's.
+    fn link_events(&mut self) -> bool {
+        let mut readdressed = false;
+        while let Some(monitor) = &mut self.monitor {
+            match monitor.next() {
+                Ok(Some(event)) => {
+                    // A link-local address counts on what the interface is a port of, which changes
+                    // with the interface.
+                    readdressed |= matches!(event, LinkEvent::AddressChanged { .. } | LinkEvent::Changed(_));
+                    self.link_event(event);
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    note(format_args!("no longer told of interfaces that come and go: {error}"));
+                    self.monitor = None;
+                }
+            }
+        }
+        readdressed
+    }
+
+    fn link_event(&mut self, event: LinkEvent) {
+        let of_index = |this: &Self, index: u32| {
+            let is = |d: &Arc<StackDevice>| {
+                d.live.load().as_ref().is_some_and(|live| live.device.info().ifindex == index)
+            };
+            this.shared.devices.iter().find(|d| is(d)).map(|d| d.index)
+        };
+        match event {
+            LinkEvent::Removed { index, name } => {
+                if let Some(dev) = of_index(self, index) {
+                    note(format_args!("{name} is gone; it will be taken again when it comes back"));
+                    self.close(dev);
+                }
+            }
+            LinkEvent::Appeared(link) | LinkEvent::Changed(link) => {
+                if let Some(dev) = of_index(self, link.index) {
+                    let device = &self.shared.devices[usize::from(dev)];
+                    let Some(live) = device.live.load_full() else { return };
+                    let info = live.device.info();
+                    if info.interface_mac() == link.mac
+                        && u32::from(info.mtu) == link.mtu
+                        && info.name == link.name
+                    {
+                        // The kernel makes an interface's NAPI instances anew when it is set up.
+                        return live.napis.iter().for_each(|instance| device.apply_deferral(instance));
+                    }
+                    note(format_args!("{} changed its name, address or MTU: opening it anew", link.name));
+                    self.close(dev);
+                }
+                if link.up {
+                    self.open_missing();
+                }
+            }
+            // Of every device, whichever interface it was.
+            LinkEvent::AddressChanged { .. } => {}
+        }
+    }
+
+    /// Tries to open every device that is not open and whose interface exists.
+    pub(super) fn open_missing(&mut self) {
+        let config = self.config.clone();
+        for (dev, device) in config.devices.iter().enumerate() {
+            let there = |m: &LinkMonitor| m.links().any(|link| link.name == device.name && link.up);
+            let open = self.shared.devices[dev].live.load().is_some();
+            if open
+                || !self.is_wanted(dev as u16)
+                || self.is_vlan(dev as u16)
+                || !self.monitor.as_ref().is_some_and(there)
+            {
+                continue;
+            }
+            match self.open(dev as u16) {
+                Ok(()) => {
+                    self.refused[dev] = None;
+                    note(format_args!("{} is back", device.name));
+                }
+                Err(error) => {
+                    let error = error.to_string();
+                    // Tried again and again, but told once.
+                    if self.refused[dev].as_ref() != Some(&error) {
+                        note(format_args!("{} is there but can't be taken yet: {error}", device.name));
+                    }
+                    self.refused[dev] = Some(error);
+                    self.retry_at = Some(self.shared.clock.now() + RETRY.as_nanos() as u64);
+                }
+            }
+        }
+    }
+}
