@@ -28,6 +28,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Any but 0: a call that may not block polls once, and returns.
 const BUSY_POLL_USECS: i32 = 20;
 const BUDGET: i32 = 64;
+/// For so long no packet comes, of a thousand a second, only where they wait for a poll.
+const SILENCE: Duration = Duration::from_millis(500);
 /// Polls in vain that leave the instance masked: all.
 const DEFER: u32 = i32::MAX as u32;
 
@@ -35,10 +37,10 @@ fn drain(socket: &UdpSocket) {
     while socket.recv(&mut [0; 64]).is_ok() {}
 }
 
-fn wait_for_a_packet(socket: &UdpSocket) -> io::Result<()> {
+fn wait_for_a_packet(socket: &UdpSocket, patience: Duration) -> io::Result<()> {
     let began = Instant::now();
     while socket.recv(&mut [0; 64]).is_err() {
-        if began.elapsed() > PATIENCE {
+        if began.elapsed() > patience {
             return Err(io::Error::other("no broadcast came"));
         }
         std::thread::sleep(Duration::from_millis(1));
@@ -74,7 +76,7 @@ impl InlineNapi {
         let (there, interface) = (peer.0, peer.1.to_owned());
         let config = GeneratorConfig { interface, frames: vec![frame.build()], rate: Some(1000), cpu: None };
         let generator = Generator::start(there, config)?;
-        wait_for_a_packet(&socket)?;
+        wait_for_a_packet(&socket, PATIENCE)?;
         let id = incoming_napi_id(socket.as_fd());
         if id == 0 {
             return Err(io::Error::other("packets come by no NAPI instance"));
@@ -85,9 +87,10 @@ impl InlineNapi {
             irq_suspend_timeout: 0,
         };
         ns.run(|| NetdevFamily::new()?.set_napi(id, knobs))??;
-        // They hold from the end of the next poll on: that of a packet that comes now.
+        // They hold from the end of the next poll on: that of a packet that comes now. If none comes any
+        // more, that poll has been, and the instance waits for its timer.
         drain(&socket);
-        wait_for_a_packet(&socket)?;
+        let _ = wait_for_a_packet(&socket, SILENCE);
         generator.stop()?;
         for (option, value) in [
             (libc::SO_BUSY_POLL_BUDGET, BUDGET),
