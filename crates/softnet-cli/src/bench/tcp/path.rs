@@ -127,6 +127,8 @@ impl Path {
         let mut config = rig::config(sender, device, wire.near_ip, (wire.far_ip, wire.far_mac))?;
         let rest = Prefix::containing(testbed.outgoing.near_ip, 24).map_err(text)?;
         config.routes = vec![RouteConfig::new(rest.any(), RouteTarget::Via(wire.far_ip.into()))];
+        // The only one is the router: the rig's gateway is on no network here.
+        config.neighbours.retain(|neighbour| neighbour.address == wire.far_ip);
         let stack = run(&testbed.source, config, 1)?;
         Path::with(Sender::Softnet(Softnet(stack.handle()), stack), testbed, router_cpu)
     }
