@@ -1,10 +1,11 @@
 //! `softnet addr`: own addresses of a running instance, in the words of `ip addr`.
 
 use softnet::control::show::{DevRow, Table};
-use softnet::control::{Client, ClientError, LiveAction, LiveAnswer, Request, SetAddr};
+use softnet::control::{LiveAction, Request, SetAddr};
 
 use crate::Failure;
-use crate::text::print;
+use crate::live::{Live, misread, no_device};
+use crate::text::{print, print_json};
 use crate::words::Words;
 
 /// Add and remove addresses of a running instance.
@@ -73,41 +74,32 @@ fn parse(words: &[String]) -> Result<Order, String> {
 
 /// Runs the command.
 pub(crate) fn addr(args: &AddrArgs) -> Result<(), Failure> {
-    let order = parse(&args.words)
-        .map_err(|error| Failure::Usage(format!("{error}; `softnet addr --help` has all of it")))?;
-    let failed = |error: ClientError| Failure::Run(error.to_string());
-    let client = Client::new(args.name.as_deref()).map_err(failed)?;
-    let json = |text: serde_json::Result<String>| {
-        let text = text.map_err(|e| Failure::of("writing JSON", e))?;
-        print(&format!("{text}\n"))
-    };
+    let order = parse(&args.words).map_err(|error| misread("addr", &error))?;
+    let live = Live::new(args.name.as_deref(), args.json)?;
     match order {
         Order::Show(dev) => {
-            let rows: Vec<DevRow> = client.ask(&Request::Show(Table::Dev)).map_err(failed)?;
+            let rows: Vec<DevRow> = live.ask(&Request::Show(Table::Dev))?;
             let rows: Vec<&DevRow> =
                 rows.iter().filter(|row| dev.as_ref().is_none_or(|dev| row.name == *dev)).collect();
             if let (Some(dev), true) = (&dev, rows.is_empty()) {
-                return Err(Failure::Run(format!("no device {dev:?}; `softnet show dev` has all of them")));
+                return Err(no_device(dev));
             }
             let all: Vec<(&str, &str)> = rows
                 .iter()
                 .flat_map(|row| row.addresses.iter().map(|own| (&row.name[..], &own[..])))
                 .collect();
-            match args.json {
+            match live.json {
                 true => {
                     let rows: Vec<_> =
                         all.iter().map(|(dev, addr)| serde_json::json!({"dev": dev, "addr": addr})).collect();
-                    json(serde_json::to_string_pretty(&rows))
+                    print_json(&rows)
                 }
                 false => {
                     print(&all.iter().map(|(dev, addr)| format!("{addr} dev {dev}\n")).collect::<String>())
                 }
             }
         }
-        Order::Set(set) => {
-            let answer: LiveAnswer = client.ask(&Request::Addr(set)).map_err(failed)?;
-            if args.json { json(serde_json::to_string_pretty(&answer)) } else { Ok(()) }
-        }
+        Order::Set(set) => live.change(&Request::Addr(set)),
     }
 }
 

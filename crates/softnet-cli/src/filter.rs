@@ -6,7 +6,7 @@ use softnet::control::show::{DevRow, FilterRow, Table};
 use softnet::control::{Action, Client, ClientError, Direction, MirredAction, Request, SetFilter, SetMirred};
 
 use crate::Failure;
-use crate::text::print;
+use crate::text::{print, print_json};
 use crate::words::Words;
 
 /// Redirect or mirror packets of a running instance to another device.
@@ -120,8 +120,7 @@ pub(crate) fn filter(args: &FilterArgs) -> Result<(), Failure> {
         }
     }
     if args.json {
-        let text = serde_json::to_string_pretty(&rows).map_err(|e| Failure::of("writing JSON", e))?;
-        return print(&format!("{text}\n"));
+        return print_json(&rows);
     }
     // Like tc, which says nothing of what went well.
     if changed && !args.statistics {

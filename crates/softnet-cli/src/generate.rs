@@ -1,4 +1,4 @@
-//! Man pages and completions, made of the same words as `--help`. For those who build packages.
+//! Man pages and completions, which packages have, from the same words as `--help`.
 
 use std::fs;
 use std::io;

@@ -1,10 +1,11 @@
 //! `softnet link`: the links of a running instance's devices, in the words of `ip link`.
 
 use softnet::control::show::{DevRow, Table};
-use softnet::control::{Client, ClientError, LinkChange, LiveAnswer, Request, SetLink};
+use softnet::control::{LinkChange, Request, SetLink};
 
 use crate::Failure;
-use crate::text::print;
+use crate::live::{Live, misread, no_device};
+use crate::text::{print, print_json};
 use crate::words::Words;
 
 /// Set devices of a running instance up and down, and their MTU.
@@ -73,34 +74,25 @@ fn parse(words: &[String]) -> Result<Order, String> {
 
 /// Runs the command.
 pub(crate) fn link(args: &LinkArgs) -> Result<(), Failure> {
-    let order = parse(&args.words)
-        .map_err(|error| Failure::Usage(format!("{error}; `softnet link --help` has all of it")))?;
-    let failed = |error: ClientError| Failure::Run(error.to_string());
-    let client = Client::new(args.name.as_deref()).map_err(failed)?;
-    let json = |text: serde_json::Result<String>| {
-        let text = text.map_err(|e| Failure::of("writing JSON", e))?;
-        print(&format!("{text}\n"))
-    };
+    let order = parse(&args.words).map_err(|error| misread("link", &error))?;
+    let live = Live::new(args.name.as_deref(), args.json)?;
     match order {
         Order::Show(dev) => {
-            let mut rows: Vec<DevRow> = client.ask(&Request::Show(Table::Dev)).map_err(failed)?;
+            let mut rows: Vec<DevRow> = live.ask(&Request::Show(Table::Dev))?;
             rows.retain(|row| dev.as_ref().is_none_or(|dev| row.name == *dev));
             if let (Some(dev), true) = (&dev, rows.is_empty()) {
-                return Err(Failure::Run(format!("no device {dev:?}; `softnet show dev` has all of them")));
+                return Err(no_device(dev));
             }
-            if args.json {
+            if live.json {
                 let row = |row: &DevRow| {
                     let DevRow { name, link, mtu, mac, .. } = row;
                     serde_json::json!({"dev": name, "link": link, "mtu": mtu, "mac": mac})
                 };
-                return json(serde_json::to_string_pretty(&rows.iter().map(row).collect::<Vec<_>>()));
+                return print_json(&rows.iter().map(row).collect::<Vec<_>>());
             }
             print(&rows.iter().map(line).collect::<String>())
         }
-        Order::Set(set) => {
-            let answer: LiveAnswer = client.ask(&Request::Link(set)).map_err(failed)?;
-            if args.json { json(serde_json::to_string_pretty(&answer)) } else { Ok(()) }
-        }
+        Order::Set(set) => live.change(&Request::Link(set)),
     }
 }
 

@@ -12,6 +12,7 @@ mod filter;
 mod generate;
 mod instance;
 mod link;
+mod live;
 mod load;
 mod neigh;
 mod ntuple;

@@ -1,11 +1,12 @@
 //! `softnet neigh`: fixes and forgets neighbours of a running instance, in the words of `ip neigh`.
 
 use softnet::control::show::{NeighRow, Table};
-use softnet::control::{Client, ClientError, LiveAction, LiveAnswer, Request, SetNeigh};
+use softnet::control::{LiveAction, Request, SetNeigh};
 
 use crate::Failure;
+use crate::live::{Live, misread};
 use crate::show::rows::table;
-use crate::text::print;
+use crate::text::{print, print_json};
 use crate::words::Words;
 
 /// Fix and forget neighbours of a running instance.
@@ -87,27 +88,18 @@ fn parse(words: &[String]) -> Result<Order, String> {
 
 /// Runs the command.
 pub(crate) fn neigh(args: &NeighArgs) -> Result<(), Failure> {
-    let order = parse(&args.words)
-        .map_err(|error| Failure::Usage(format!("{error}; `softnet neigh --help` has all of it")))?;
-    let failed = |error: ClientError| Failure::Run(error.to_string());
-    let client = Client::new(args.name.as_deref()).map_err(failed)?;
-    let json = |text: serde_json::Result<String>| {
-        let text = text.map_err(|e| Failure::of("writing JSON", e))?;
-        print(&format!("{text}\n"))
-    };
+    let order = parse(&args.words).map_err(|error| misread("neigh", &error))?;
+    let live = Live::new(args.name.as_deref(), args.json)?;
     match order {
         Order::Show(dev) => {
-            let mut rows: Vec<NeighRow> = client.ask(&Request::Show(Table::Neigh)).map_err(failed)?;
+            let mut rows: Vec<NeighRow> = live.ask(&Request::Show(Table::Neigh))?;
             rows.retain(|row| dev.as_ref().is_none_or(|dev| row.dev == *dev));
-            match args.json {
-                true => json(serde_json::to_string_pretty(&rows)),
+            match live.json {
+                true => print_json(&rows),
                 false => print(&table(&rows, None)),
             }
         }
-        Order::Set(set) => {
-            let answer: LiveAnswer = client.ask(&Request::Neigh(set)).map_err(failed)?;
-            if args.json { json(serde_json::to_string_pretty(&answer)) } else { Ok(()) }
-        }
+        Order::Set(set) => live.change(&Request::Neigh(set)),
     }
 }
 

@@ -6,7 +6,7 @@ use softnet_core::steer::RuleOrder;
 
 use crate::Failure;
 use crate::show::rows::table;
-use crate::text::print;
+use crate::text::{print, print_json};
 
 /// Say which packets of a device go to which RX queue, or nowhere.
 #[derive(clap::Args)]
@@ -84,8 +84,7 @@ pub(crate) fn ntuple(args: &NtupleArgs) -> Result<(), Failure> {
         (answer.filters, Some((order, answer.location)))
     };
     if args.json {
-        let text = serde_json::to_string_pretty(&rows).map_err(|e| Failure::of("writing JSON", e))?;
-        return print(&format!("{text}\n"));
+        return print_json(&rows);
     }
     match changed {
         // Like ethtool, which says where it put a filter, and nothing else of what went well.

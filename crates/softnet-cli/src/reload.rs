@@ -3,7 +3,7 @@
 use softnet::control::{Client, Reloaded, Request};
 
 use crate::Failure;
-use crate::text::print;
+use crate::text::{print, print_json};
 
 /// Have a running instance read its configuration again, and apply the difference.
 #[derive(clap::Args)]
@@ -36,8 +36,7 @@ pub(crate) fn reload(args: &Reload) -> Result<(), Failure> {
     let client = Client::new(args.name.as_deref()).map_err(failed)?;
     let done: Reloaded = client.ask(&Request::Reload).map_err(failed)?;
     if args.json {
-        let text = serde_json::to_string_pretty(&done).map_err(|e| Failure::of("writing JSON", e))?;
-        return print(&format!("{text}\n"));
+        return print_json(&done);
     }
     print(&text(&done))
 }

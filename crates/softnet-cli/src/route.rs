@@ -3,13 +3,12 @@
 use std::net::IpAddr;
 
 use softnet::control::show::{RouteRow, Table};
-use softnet::control::{
-    Client, ClientError, LiveAction, LiveAnswer, NextHop, Request, RouteLookup, RouteType, SetRoute,
-};
+use softnet::control::{LiveAction, NextHop, Request, RouteLookup, RouteType, SetRoute};
 
 use crate::Failure;
+use crate::live::{Live, misread};
 use crate::show::rows::table;
-use crate::text::print;
+use crate::text::{print, print_json};
 use crate::words::Words;
 
 /// Add, change, remove and look up routes of a running instance.
@@ -158,34 +157,24 @@ fn next_hop(words: &mut Words<'_>) -> Result<NextHop, String> {
 
 /// Runs the command.
 pub(crate) fn route(args: &RouteArgs) -> Result<(), Failure> {
-    let order = parse(&args.words)
-        .map_err(|error| Failure::Usage(format!("{error}; `softnet route --help` has all of it")))?;
-    let failed = |error: ClientError| Failure::Run(error.to_string());
-    let client = Client::new(args.name.as_deref()).map_err(failed)?;
-    let json = |text: serde_json::Result<String>| {
-        let text = text.map_err(|e| Failure::of("writing JSON", e))?;
-        print(&format!("{text}\n"))
-    };
+    let order = parse(&args.words).map_err(|error| misread("route", &error))?;
+    let live = Live::new(args.name.as_deref(), args.json)?;
     match order {
         Order::Show => {
-            let rows: Vec<RouteRow> = client.ask(&Request::Show(Table::Route)).map_err(failed)?;
-            match args.json {
-                true => json(serde_json::to_string_pretty(&rows)),
+            let rows: Vec<RouteRow> = live.ask(&Request::Show(Table::Route))?;
+            match live.json {
+                true => print_json(&rows),
                 false => print(&table(&rows, None)),
             }
         }
         Order::Get(addr) => {
-            let found = client.ask(&Request::Lookup(addr)).map_err(failed)?;
-            match args.json {
-                true => json(serde_json::to_string_pretty::<RouteLookup>(&found)),
+            let found: RouteLookup = live.ask(&Request::Lookup(addr))?;
+            match live.json {
+                true => print_json(&found),
                 false => print(&text(&found)),
             }
         }
-        Order::Set(set) => {
-            let answer: LiveAnswer = client.ask(&Request::Route(set)).map_err(failed)?;
-            // Like ip, which says nothing of what went well.
-            if args.json { json(serde_json::to_string_pretty(&answer)) } else { Ok(()) }
-        }
+        Order::Set(set) => live.change(&Request::Route(set)),
     }
 }
 

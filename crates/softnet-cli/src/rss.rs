@@ -8,7 +8,7 @@ use softnet_core::steer::RssChange;
 
 use crate::Failure;
 use crate::show::rows::{Cell, Row, Since, counter, left, right, table};
-use crate::text::print;
+use crate::text::{print, print_json};
 
 /// Changes how device `dev` spreads flows, in the words of `ethtool -X`.
 pub(crate) fn set(dev: &str, change: &str, name: Option<&str>, json: bool) -> Result<(), Failure> {
@@ -21,8 +21,7 @@ pub(crate) fn set(dev: &str, change: &str, name: Option<&str>, json: bool) -> Re
     let set = SetRss { dev: dev.into(), change: change.into() };
     let answer: RssAnswer = client.ask(&Request::Rss(set)).map_err(failed)?;
     if json {
-        let text = serde_json::to_string_pretty(&answer).map_err(|e| Failure::of("writing JSON", e))?;
-        return print(&format!("{text}\n"));
+        return print_json(&answer);
     }
     if let Some(context) = answer.context {
         print(&format!("new RSS context is {context}\n"))?;

@@ -10,7 +10,7 @@ use softnet_core::steer::rfs::FlowTable;
 use crate::Failure;
 use crate::rss;
 use crate::show::{napi, rows};
-use crate::text::print;
+use crate::text::{print, print_json};
 
 /// Change which threads poll the queues of a running instance, when their doorbells ring, and which
 /// workers go on with what they bring.
@@ -224,8 +224,7 @@ pub(crate) fn set(args: &SetArgs) -> Result<(), Failure> {
         }
     }
     if args.json {
-        let text = serde_json::to_string_pretty(&napis).map_err(|e| Failure::of("writing JSON", e))?;
-        return print(&format!("{text}\n"));
+        return print_json(&napis);
     }
     if napis.is_empty() {
         return print(&format!("{}: set, for when its interface is there\n", args.id));
@@ -252,8 +251,7 @@ fn steered(args: &SetArgs, mut rows: Vec<SteeringRow>) -> Result<(), Failure> {
         }
     }
     if args.json {
-        let text = serde_json::to_string_pretty(&rows).map_err(|e| Failure::of("writing JSON", e))?;
-        return print(&format!("{text}\n"));
+        return print_json(&rows);
     }
     if rows.is_empty() {
         return print(&format!("{}: set, for when its interface is there\n", args.id));

@@ -2,6 +2,8 @@
 
 use std::io::{ErrorKind, Write};
 
+use serde::Serialize;
+
 use crate::Failure;
 
 /// Writes to standard output at once.
@@ -12,6 +14,12 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
         Err(error) => Err(Failure::of("writing to standard output", error)),
         Ok(()) => Ok(()),
     }
+}
+
+/// Writes a value as JSON.
+pub(crate) fn print_json<T: Serialize + ?Sized>(value: &T) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(value).map_err(|error| Failure::of("writing JSON", error))?;
+    print(&format!("{text}\n"))
 }
 
 /// Which side of its column a cell stands on.

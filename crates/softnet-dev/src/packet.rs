@@ -15,7 +15,7 @@ mod tx;
 
 pub use device::{MAX_MTU, MAX_QUEUES, OwnAddresses, PacketConfig, look, open, open_with_addresses};
 pub use error::PacketError;
-pub(crate) use messages::{Messages, Refusal, refusal};
+pub(crate) use messages::{Messages, Outlet, Stop};
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};

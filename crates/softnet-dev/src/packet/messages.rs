@@ -6,11 +6,13 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-use softnet_core::skb::{BATCH, DropReason, Skb};
+use softnet_core::SoftnetData;
+use softnet_core::skb::{BATCH, Batch, DropReason, Skb};
 
 use super::PacketSocket;
-use crate::device::LinkState;
+use crate::device::{LinkState, QueueStats};
 use crate::vnet;
+use crate::xdp::control::Control;
 
 /// Room for the messages of a batch.
 pub(crate) struct Messages {
@@ -26,7 +28,7 @@ unsafe impl Send for Messages {}
 
 /// What becomes of a packet that the kernel refused.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+enum Refusal {
     /// It is to be tried again.
     Again,
     /// The socket has no room now.
@@ -39,6 +41,24 @@ pub(crate) enum Refusal {
     Drop(DropReason),
 }
 
+/// Why not all of what was to be sent is.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// The socket has no room for the rest now.
+    Full,
+    /// The interface is down or gone.
+    Down,
+}
+
+/// A packet socket of an interface that packets leave by.
+pub(crate) struct Outlet<'a> {
+    pub(crate) socket: &'a PacketSocket,
+    pub(crate) control: &'a Control,
+    /// The device's number, for drops.
+    pub(crate) dev: u16,
+    pub(crate) stats: &'a QueueStats,
+}
+
 impl Messages {
     pub(crate) fn new() -> Self {
         Messages { headers: Box::new([[0; vnet::LEN]; BATCH]), pieces: Vec::new(), messages: Vec::new() }
@@ -46,7 +66,7 @@ impl Messages {
 
     /// Sends packets from the start of `packets`, at most a batch. Returns how many the kernel took,
     /// and why it did not take the first, if it took none.
-    pub(crate) fn send(&mut self, socket: &PacketSocket, packets: &[Skb]) -> (usize, Option<io::Error>) {
+    fn send(&mut self, socket: &PacketSocket, packets: &[Skb]) -> (usize, Option<io::Error>) {
         let Messages { headers, pieces, messages } = self;
         pieces.clear();
         messages.clear();
@@ -87,8 +107,48 @@ impl Messages {
     }
 }
 
+impl Messages {
+    /// Sends the first `n` packets of `batch`, and frees them. What the kernel does not take and never will is dropped;
+    /// what it dropped behind the socket is tried once more first, and at once: a rule that drops one flow must not keep
+    /// the others waiting. Where it stops, the rest is in `batch` still.
+    pub(crate) fn send_first(
+        &mut self,
+        ctx: &mut SoftnetData,
+        to: &Outlet<'_>,
+        batch: &mut Batch,
+        mut n: usize,
+    ) -> Result<(), Stop> {
+        let mut retried = false;
+        while n > 0 {
+            to.stats.kicks.add(1);
+            let (sent, error) = self.send(to.socket, &batch.as_slice()[..n]);
+            let mut bytes = 0;
+            for skb in batch.drain().take(sent) {
+                bytes += skb.len() as u64;
+                ctx.free_skb(skb);
+            }
+            to.stats.packets.add(sent as u64);
+            to.stats.bytes.add(bytes);
+            n -= sent;
+            retried &= sent == 0;
+            let Some(error) = error else { continue };
+            let reason = match refusal(&error, || to.control.link()) {
+                Refusal::Again => continue,
+                Refusal::Dropped if !std::mem::replace(&mut retried, true) => continue,
+                Refusal::Dropped => DropReason::KernelEgress,
+                Refusal::Drop(reason) => reason,
+                Refusal::Full => return Err(Stop::Full),
+                Refusal::Down => return Err(Stop::Down),
+            };
+            batch.drain().take(1).for_each(|skb| ctx.free_at(skb, to.dev, reason));
+            (n, retried) = (n - 1, false);
+        }
+        Ok(())
+    }
+}
+
 /// What `error`, with which the kernel refused a packet, means for it; `link` looks at the interface.
-pub(crate) fn refusal(error: &io::Error, link: impl FnOnce() -> LinkState) -> Refusal {
+fn refusal(error: &io::Error, link: impl FnOnce() -> LinkState) -> Refusal {
     match error.raw_os_error() {
         Some(libc::EINTR) => Refusal::Again,
         Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => Refusal::Down,

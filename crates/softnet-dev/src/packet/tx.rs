@@ -7,14 +7,13 @@
 //! ring saves that copy, but takes one into its slots instead, which packets of several frames and
 //! of many segments would have to fit.)
 
-use std::io;
 use std::sync::Arc;
 
 use softnet_core::SoftnetData;
 use softnet_core::gso::TxOffloads;
 use softnet_core::skb::{BATCH, Batch, DropReason};
 
-use super::messages::{Messages, Refusal, refusal};
+use super::messages::{Messages, Outlet, Stop};
 use super::rx::Queue;
 use crate::device::{QueueStats, Reaped, TxQueue};
 use crate::vnet;
@@ -44,21 +43,6 @@ impl PacketTx {
             blocked: false,
         }
     }
-
-    /// What becomes of the first packet of a batch, which the kernel refused with `error`: dropped
-    /// for a reason, or tried again. `retried`: the kernel has dropped it before, which is noted.
-    fn refused(&mut self, error: &io::Error, retried: &mut bool) -> Option<DropReason> {
-        match refusal(error, || self.control.link()) {
-            Refusal::Again => {}
-            // At once: a rule that drops one flow must not keep the others waiting.
-            Refusal::Dropped if std::mem::replace(retried, true) => return Some(DropReason::KernelEgress),
-            Refusal::Dropped => {}
-            Refusal::Down => self.down = true,
-            Refusal::Full => self.blocked = true,
-            Refusal::Drop(reason) => return Some(reason),
-        }
-        None
-    }
 }
 
 impl TxQueue for PacketTx {
@@ -76,27 +60,12 @@ impl TxQueue for PacketTx {
     /// What it takes is on the wire at once.
     fn tx_burst(&mut self, ctx: &mut SoftnetData, batch: &mut Batch) -> usize {
         let before = batch.len();
-        (self.down, self.blocked) = (false, false);
-        let mut retried = false;
-        while !batch.is_empty() && !self.blocked {
-            if self.down {
-                ctx.free_batch_at(batch, self.dev, DropReason::DevReady);
-                break;
-            }
-            self.stats.kicks.add(1);
-            let (sent, error) = self.messages.send(&self.queue.socket, batch.as_slice());
-            let mut bytes = 0;
-            for skb in batch.drain().take(sent) {
-                bytes += skb.len() as u64;
-                ctx.free_skb(skb);
-            }
-            self.stats.packets.add(sent as u64);
-            self.stats.bytes.add(bytes);
-            retried &= sent == 0;
-            if let Some(reason) = error.and_then(|error| self.refused(&error, &mut retried)) {
-                retried = false;
-                batch.drain().take(1).for_each(|skb| ctx.free_at(skb, self.dev, reason));
-            }
+        let to =
+            Outlet { socket: &self.queue.socket, control: &self.control, dev: self.dev, stats: &self.stats };
+        let stopped = self.messages.send_first(ctx, &to, batch, before).err();
+        (self.down, self.blocked) = (stopped == Some(Stop::Down), stopped == Some(Stop::Full));
+        if self.down {
+            ctx.free_batch_at(batch, self.dev, DropReason::DevReady);
         }
         before - batch.len()
     }

@@ -11,11 +11,11 @@
 
 use softnet_core::SoftnetData;
 use softnet_core::gso::{self, TxOffloads};
-use softnet_core::skb::{Batch, DropReason, Skb};
+use softnet_core::skb::{Batch, Skb};
 
 use super::control::Control;
 use crate::device::QueueStats;
-use crate::packet::{Messages, PacketSocket, Refusal, refusal};
+use crate::packet::{Messages, Outlet, PacketSocket, Stop};
 use crate::sys_error::SysResult;
 use crate::vnet;
 
@@ -55,43 +55,12 @@ impl Aggregates {
         &mut self,
         ctx: &mut SoftnetData,
         batch: &mut Batch,
-        mut n: usize,
+        n: usize,
         stats: &QueueStats,
     ) -> bool {
-        self.blocked = false;
-        let mut retried = false;
-        while n > 0 {
-            stats.kicks.add(1);
-            let (sent, error) = self.messages.send(&self.socket, &batch.as_slice()[..n]);
-            let mut bytes = 0;
-            for skb in batch.drain().take(sent) {
-                bytes += skb.len() as u64;
-                ctx.free_skb(skb);
-            }
-            stats.packets.add(sent as u64);
-            stats.bytes.add(bytes);
-            n -= sent;
-            retried &= sent == 0;
-            let refused = error.map(|error| refusal(&error, || self.control.link()));
-            let refused = match refused {
-                Some(Refusal::Dropped) if std::mem::replace(&mut retried, true) => {
-                    Some(Refusal::Drop(DropReason::KernelEgress))
-                }
-                refused => refused,
-            };
-            match refused {
-                None | Some(Refusal::Again | Refusal::Dropped) => {}
-                Some(Refusal::Down) => return false,
-                Some(Refusal::Full) => {
-                    self.blocked = true;
-                    break;
-                }
-                Some(Refusal::Drop(reason)) => {
-                    batch.drain().take(1).for_each(|skb| ctx.free_at(skb, self.dev, reason));
-                    (n, retried) = (n - 1, false);
-                }
-            }
-        }
-        true
+        let to = Outlet { socket: &self.socket, control: &self.control, dev: self.dev, stats };
+        let stopped = self.messages.send_first(ctx, &to, batch, n).err();
+        self.blocked = stopped == Some(Stop::Full);
+        stopped != Some(Stop::Down)
     }
 }

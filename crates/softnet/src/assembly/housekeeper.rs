@@ -148,6 +148,10 @@ impl Housekeeper {
         self.shared.devices.iter().filter(over).map(|vlan| vlan.index).collect()
     }
 
+    fn is_open(&self, dev: u16) -> bool {
+        self.shared.devices[usize::from(dev)].live.load().is_some()
+    }
+
     /// Whether device `dev` is to be open as soon as it can be.
     fn is_wanted(&self, dev: u16) -> bool {
         !self.absent[usize::from(dev)] && !self.shared.devices[usize::from(dev)].is_down()
@@ -394,7 +398,7 @@ impl Housekeeper {
     /// Closes a device: it is not polled any more, its frames go home, its neighbours are forgotten.
     pub(crate) fn close(&mut self, dev: u16) {
         self.vlans(dev).into_iter().for_each(|vlan| self.close(vlan));
-        if self.shared.devices[usize::from(dev)].live.load().is_some() {
+        if self.is_open(dev) {
             // First, so that packets go another way where there is one.
             self.set_open(dev, false);
         }

@@ -56,6 +56,8 @@ mod tests_load;
 #[cfg(test)]
 mod tests_nat;
 #[cfg(test)]
+mod tests_route;
+#[cfg(test)]
 mod tests_steering;
 mod value;
 

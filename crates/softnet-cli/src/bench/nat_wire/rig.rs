@@ -22,7 +22,7 @@ use softnet_dev::netns::NetNs;
 use softnet_testkit::sysctl;
 
 use super::iperf3;
-use super::routers::{Driver, Taps, kernel_router, patch, softnet};
+use super::routers::{Driver, Taps, kernel_router, patch, receive_on, softnet};
 use crate::bench::cpu::busy_ns;
 use crate::bench::cpus;
 use crate::bench::pass::let_pass;
@@ -277,12 +277,7 @@ fn received_by(name: &str, ends: Ends, cpu: usize) -> Result<(), String> {
     let other = cpus().into_iter().find(|other| *other != cpu).unwrap_or(cpu);
     match ends {
         Ends::Softirq => Ok(()),
-        Ends::Threaded => {
-            // With it a veth has a NAPI instance.
-            netlink::set_offload(name, Offload::Gro, true).map_err(text)?;
-            netlink::set_threaded(name, true).map_err(text)?;
-            netlink::pin_napi_threads(name, other).map_err(text).map(drop)
-        }
+        Ends::Threaded => receive_on(name, other),
         Ends::Rps => netlink::set_rps(name, &[other]).map_err(text),
     }
 }

@@ -33,10 +33,7 @@ pub(super) fn kernel_router(
         for (at, (name, own)) in names.iter().zip([INSIDE, OUTSIDE]).enumerate() {
             netlink.add_address(name, own, 24).map_err(text)?;
             if let Some(cpus) = napi {
-                // With it a veth has a NAPI instance.
-                netlink::set_offload(name, Offload::Gro, true).map_err(text)?;
-                netlink::set_threaded(name, true).map_err(text)?;
-                netlink::pin_napi_threads(name, cpus[at]).map_err(text)?;
+                receive_on(name, cpus[at])?;
             }
         }
         if !nat {
@@ -116,6 +113,14 @@ pub(super) enum Driver {
     Xdp {
         tso: bool,
     },
+}
+
+/// Has a thread of the kernel's on `cpu` receive for a veth.
+pub(super) fn receive_on(name: &str, cpu: usize) -> Result<(), String> {
+    // With it a veth has a NAPI instance.
+    netlink::set_offload(name, Offload::Gro, true).map_err(text)?;
+    netlink::set_threaded(name, true).map_err(text)?;
+    netlink::pin_napi_threads(name, cpu).map_err(text).map(drop)
 }
 
 /// Starts softnet as the router.

@@ -39,6 +39,8 @@ const TODAY: usize = 3;
 
 /// Networks that [`rules`] block.
 const BLOCKED: u8 = 10;
+/// All of those rules.
+const RULES: u8 = BLOCKED + 2;
 
 /// What a router has that keeps strangers out: networks that are blocked, answers that are let in, and all that comes from
 /// inside. Every packet here is held against all of them.
@@ -137,7 +139,7 @@ impl Setup {
             ("rx_csum", json!(self.rx_csum)),
             ("frames", json!(CACHES[frames].0)),
             ("burst", json!(self.burst)),
-            ("rules", json!(if self.rules { BLOCKED + 2 } else { 0 })),
+            ("rules", json!(if self.rules { RULES } else { 0 })),
             ("app", json!("nat")),
             ("device", json!("mem")),
             ("context", json!("softirq")),
@@ -344,18 +346,29 @@ pub(super) fn run(common: &Common) -> Result<Report, String> {
     Ok(report)
 }
 
-/// Rate of `setup` divided by that of `by`.
-fn ratio(report: &Report, case: &str, by: &str, proto: &str, gro: &str) -> f64 {
-    let params = [
+/// What tells a row where nothing is left out.
+fn full(proto: &str, gro: &str, rules: u8) -> [(&'static str, serde_json::Value); 7] {
+    [
         ("proto", json!(proto)),
         ("gro", json!(gro)),
         ("tso", json!(true)),
         ("rx_csum", json!(true)),
         ("frames", json!(CACHES[TODAY].0)),
         ("burst", json!(BATCH)),
-        ("rules", json!(0)),
-    ];
+        ("rules", json!(rules)),
+    ]
+}
+
+/// Rate of `setup` divided by that of `by`.
+fn ratio(report: &Report, case: &str, by: &str, proto: &str, gro: &str) -> f64 {
+    let params = full(proto, gro, 0);
     report.ratio_where((case, &params), (by, &params), "mpps")
+}
+
+/// Rate of TCP with GRO divided by that without.
+fn gain(report: &Report, case: &str, rules: u8) -> f64 {
+    let [frags, off] = ["frags", "off"].map(|gro| full("tcp", gro, rules));
+    report.ratio_where((case, &frags), (case, &off), "mpps")
 }
 
 fn bounds(report: &mut Report) {
@@ -383,39 +396,29 @@ fn bounds(report: &mut Report) {
             .on(&REFERENCE)
             .meaning("One array is no worse than two: equal, within what runs differ by.");
     }
-    let gain = |report: &Report, case: &str, rules: u8| {
-        let of = |gro: &'static str| {
-            let (full, rules) = (json!(BATCH), json!(rules));
-            let mut of =
-                vec![("proto", json!("tcp")), ("gro", json!(gro)), ("burst", full), ("rules", rules)];
-            of.extend([("tso", json!(true)), ("rx_csum", json!(true)), ("frames", json!(CACHES[TODAY].0))]);
-            of
-        };
-        report.ratio_where((case, &of("frags")), (case, &of("off")), "mpps")
-    };
-    let with_rules = BLOCKED + 2;
-    let aggregated = gain(report, today, 0);
-    report
-        .bound_value("gro frags / off mpps, tcp".into(), aggregated, Bound::AtLeast(4.0))
-        .on(&REFERENCE)
-        .meaning("With GRO and a NIC that cuts, TCP is forwarded so much faster.");
-    let aggregated = gain(report, today, with_rules);
-    report
-        .bound_value(
-            format!("gro frags / off mpps, tcp, {with_rules} rules"),
-            aggregated,
-            Bound::AtLeast(4.0),
-        )
-        .on(&REFERENCE)
-        .meaning("The same where the router filters too: the more it has to do, the more GRO saves.");
-    report
-        .bound_value(
-            "gro frags / off mpps, tcp, no router".into(),
-            gain(report, "raw", 0),
-            Bound::AtLeast(0.5),
-        )
-        .on(&REFERENCE)
-        .meaning("What GRO costs by itself, where nothing is saved: the floor that the ratios above have.");
+    for (what, case, rules, least, meaning) in [
+        (String::new(), today, 0, 4.0, "With GRO and a NIC that cuts, TCP is forwarded so much faster."),
+        (
+            format!(", {RULES} rules"),
+            today,
+            RULES,
+            4.0,
+            "The same where the router filters too: the more it has to do, the more GRO saves.",
+        ),
+        (
+            ", no router".into(),
+            "raw",
+            0,
+            0.5,
+            "What GRO costs by itself, where nothing is saved: the floor that the ratios above have.",
+        ),
+    ] {
+        let gain = gain(report, case, rules);
+        report
+            .bound_value(format!("gro frags / off mpps, tcp{what}"), gain, Bound::AtLeast(least))
+            .on(&REFERENCE)
+            .meaning(meaning);
+    }
     let single = [("burst", json!(1))];
     let latency = report.ratio_where((today, &single), (none, &single), "ns_per_packet");
     report

@@ -12,12 +12,11 @@
 use std::fmt::Write;
 use std::net::{Ipv4Addr, SocketAddr};
 
-use softnet::config::{Config, DeviceConfig, GroMode, InterfaceAddr, RouteConfig, RouteTarget};
+use softnet::config::{Config, DeviceConfig, GroMode, InterfaceAddr};
 use softnet::control::{Action, SetQdisc};
 use softnet::driver::Xdp;
 use softnet::internals::{Assembly, XdpOpener};
 use softnet::{DeviceError, Stack};
-use softnet_core::ip::Prefix;
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
 use softnet_testkit::{Testbed, Wire, sysctl};
@@ -124,11 +123,7 @@ impl Path {
         let wire = &testbed.incoming;
         let device = DeviceConfig::new(&wire.near)
             .with(|device| device.driver = Xdp::default().with(|xdp| xdp.ring = 2048).into());
-        let mut config = rig::config(sender, device, wire.near_ip, (wire.far_ip, wire.far_mac))?;
-        let rest = Prefix::containing(testbed.outgoing.near_ip, 24).map_err(text)?;
-        config.routes = vec![RouteConfig::new(rest.any(), RouteTarget::Via(wire.far_ip.into()))];
-        // The only one is the router: the rig's gateway is on no network here.
-        config.neighbours.retain(|neighbour| neighbour.address == wire.far_ip);
+        let config = rig::config(sender, device, wire.near_ip, &[(wire.far_ip, wire.far_mac)])?;
         let stack = run(&testbed.source, config, 1)?;
         Path::with(Sender::Softnet(Softnet(stack.handle()), stack), testbed, router_cpu)
     }

@@ -72,11 +72,12 @@ pub(super) struct Rig {
     napi_threads: Vec<u32>,
 }
 
+/// A stack with address `own`, whose `neighbours` are fixed; the last of them is the router to all else.
 pub(super) fn config(
     cpu: usize,
     mut device: DeviceConfig,
     own: Ipv4Addr,
-    peer: (Ipv4Addr, [u8; 6]),
+    neighbours: &[(Ipv4Addr, [u8; 6])],
 ) -> Result<Config, String> {
     let mut config = Config::default();
     config.stack.workers = vec![cpu as u32];
@@ -86,12 +87,14 @@ pub(super) fn config(
     device.addresses = vec![format!("{own}/24").parse().map_err(text)?];
     device.arp_notify = false;
     device.gro = GroMode::Frags;
-    let neighbours = [peer, GATEWAY].map(|(ip, mac)| NeighbourConfig::new(device.name.clone(), ip, mac));
-    config.neighbours = neighbours.into();
+    let fixed = |(ip, mac): &(Ipv4Addr, [u8; 6])| NeighbourConfig::new(device.name.clone(), *ip, *mac);
+    config.neighbours = neighbours.iter().map(fixed).collect();
     config.devices = vec![device];
     // What is spoofed has a way, too: an answer to it costs what it costs behind a router.
     let all = "0.0.0.0/0".parse().map_err(text)?;
-    config.routes = vec![RouteConfig::new(all, RouteTarget::Via(GATEWAY.0.into()))];
+    config
+        .routes
+        .extend(neighbours.last().map(|(ip, _)| RouteConfig::new(all, RouteTarget::Via((*ip).into()))));
     Ok(config)
 }
 
@@ -110,7 +113,7 @@ pub(super) fn started(stack: Stack) -> Result<Stack, String> {
 /// A stack with the emulated NIC at one end of a wire.
 fn mem_stack(cpu: usize, side: usize, lanes: &[Arc<Lane>; 2]) -> Result<Stack, String> {
     let (own, peer) = if side == 0 { (SERVER, CLIENT) } else { (CLIENT, SERVER) };
-    let config = config(cpu, DeviceConfig::new("nic0"), own, (peer, MACS[1 - side]))?;
+    let config = config(cpu, DeviceConfig::new("nic0"), own, &[(peer, MACS[1 - side]), GATEWAY])?;
     let (tx, rx) = (lanes[side].clone(), lanes[1 - side].clone());
     let port = Arc::new(Mutex::new(None));
     let opener = {
@@ -170,14 +173,17 @@ fn kernel_end(end: &(NetNs, String), own: Ipv4Addr, peer: (Ipv4Addr, [u8; 6])) -
 }
 
 impl Rig {
+    fn new(stacks: Vec<Stack>, ends: Ends, veth: Option<Arc<Veth>>) -> Self {
+        Rig { stacks, ends, to_server: None, veth, program: None, napi_threads: Vec::new() }
+    }
+
     /// Two stacks with a worker each. `whole`: runs of segments pass as they are.
     pub(super) fn mem(server: usize, client: usize, whole: bool) -> Result<Self, String> {
         let lanes = [Lane::new(whole), Lane::new(whole)];
         let stacks = vec![mem_stack(client, 1, &lanes)?, mem_stack(server, 0, &lanes)?];
         let ends = Ends::Mem { client: Softnet(stacks[0].handle()), server: Softnet(stacks[1].handle()) };
         let [_, to_server] = lanes;
-        let to_server = Some(to_server);
-        Ok(Rig { stacks, ends, veth: None, to_server, program: None, napi_threads: vec![] })
+        Ok(Rig { to_server: Some(to_server), ..Rig::new(stacks, ends, None) })
     }
 
     /// softnet, whose worker is on CPU `server`, and a client of the kernel's. `tso`: runs of segments
@@ -188,7 +194,7 @@ impl Rig {
         let device = DeviceConfig::new(&veth.server.1).with(|device| {
             device.driver = Xdp::default().with(|xdp| (xdp.ring, xdp.tso) = (2048, tso)).into();
         });
-        let config = config(server, device, SERVER, (CLIENT, mac[1]))?;
+        let config = config(server, device, SERVER, &[(CLIENT, mac[1]), GATEWAY])?;
         let run = || {
             let opener = |region: &_| XdpOpener::new(region, 1).map_err(DeviceError::from);
             Stack::run(Assembly::new(config, vec![], opener).map_err(text)?).map_err(text)
@@ -197,14 +203,7 @@ impl Rig {
         kernel_end(&veth.client, CLIENT, (SERVER, mac[0]))?;
         let client = Kernel::new(&veth.client.0).map_err(text)?;
         let ends = Ends::Xdp { server: Softnet(stack.handle()), client };
-        Ok(Rig {
-            stacks: vec![stack],
-            ends,
-            veth: Some(veth),
-            to_server: None,
-            program: None,
-            napi_threads: vec![],
-        })
+        Ok(Rig::new(vec![stack], ends, Some(veth)))
     }
 
     /// The kernel alone; with `segments`, interfaces hand on aggregates as they are, and without,
@@ -225,14 +224,7 @@ impl Rig {
         }
         let [server, client] = [&veth.server, &veth.client].map(|end| Kernel::new(&end.0));
         let ends = Ends::Kernel { server: server.map_err(text)?, client: client.map_err(text)? };
-        Ok(Rig {
-            stacks: vec![],
-            ends,
-            veth: Some(veth),
-            to_server: None,
-            program: None,
-            napi_threads: vec![],
-        })
+        Ok(Rig::new(vec![], ends, Some(veth)))
     }
 
     /// The kernel alone, and what comes to the server passes the way that it takes to AF_XDP, its

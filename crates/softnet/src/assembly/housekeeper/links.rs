@@ -90,8 +90,7 @@ impl Housekeeper {
         let config = self.config.clone();
         for (dev, device) in config.devices.iter().enumerate() {
             let there = |m: &LinkMonitor| m.links().any(|link| link.name == device.name && link.up);
-            let open = self.shared.devices[dev].live.load().is_some();
-            if open
+            if self.is_open(dev as u16)
                 || !self.is_wanted(dev as u16)
                 || self.is_vlan(dev as u16)
                 || !self.monitor.as_ref().is_some_and(there)

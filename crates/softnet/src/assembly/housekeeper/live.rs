@@ -146,7 +146,7 @@ impl Housekeeper {
             while let Some(vlan) = self.shared.devices[usize::from(link)].vlan {
                 link = vlan.link;
             }
-            if self.shared.devices[usize::from(link)].live.load().is_some() {
+            if self.is_open(link) {
                 self.opener.addresses_changed(&config.request(link));
             }
         }
@@ -190,7 +190,7 @@ impl Housekeeper {
     fn fix_configured(&mut self, dev: u16) {
         let config = self.config.clone();
         let device = &config.devices[usize::from(dev)];
-        if self.shared.devices[usize::from(dev)].live.load().is_none() {
+        if !self.is_open(dev) {
             return;
         }
         for neighbour in config.neighbours.iter().filter(|neighbour| neighbour.dev == device.name) {

@@ -159,9 +159,9 @@ impl Housekeeper {
     /// Opens a device that the configuration has again. A VLAN opens with its link, or at once over one that is open.
     fn open_again(&mut self, dev: u16) -> Result<(), DeviceError> {
         let link = self.shared.devices[usize::from(dev)].vlan.map(|vlan| vlan.link);
-        let waits = link.is_some_and(|link| self.shared.devices[usize::from(link)].live.load().is_none());
+        let waits = link.is_some_and(|link| !self.is_open(link));
         // Its link may have opened it.
-        match waits || self.shared.devices[usize::from(dev)].live.load().is_some() {
+        match waits || self.is_open(dev) {
             true => Ok(()),
             false => self.open(dev),
         }
@@ -186,7 +186,7 @@ impl Housekeeper {
         for new in now.neighbours.iter().filter(|new| !before.neighbours.contains(new)) {
             let Some(dev) = index(&new.dev) else { continue };
             // When it is opened it gets them all.
-            if self.shared.devices[usize::from(dev)].live.load().is_some() {
+            if self.is_open(dev) {
                 let fixed = (dev, new.address, new.mac);
                 self.shared.slow_path(&mut self.ctx, |slow, ctx, view, out| {
                     slow.set_permanent(ctx, view, fixed, out)
@@ -194,9 +194,9 @@ impl Housekeeper {
             }
             added += 1;
         }
-        // The kernel may have those that the configuration has no more.
-        self.list_again();
         if added + removed > 0 {
+            // The kernel may have those that the configuration has no more.
+            self.list_again();
             done.push(format!("neighbours: {added} added or changed, {removed} removed"));
         }
     }

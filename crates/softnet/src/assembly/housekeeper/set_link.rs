@@ -27,10 +27,6 @@ impl Housekeeper {
         }
     }
 
-    fn is_open(&self, dev: u16) -> bool {
-        self.shared.devices[usize::from(dev)].live.load().is_some()
-    }
-
     fn mtu(&self, dev: u16) -> Option<u32> {
         let live = self.shared.devices[usize::from(dev)].live.load();
         live.as_ref().map(|live| live.device.info().mtu.into())
