@@ -6,6 +6,9 @@
 //!
 //! Invariant: only the thread of the one test allocates while allocations are counted.
 
+// Loom's atomics exist only inside a model.
+#![cfg(not(feature = "loom"))]
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
