@@ -22,6 +22,8 @@ use crate::vlan;
 /// up each time.
 const LEN: usize = 96;
 const WORDS: usize = LEN / 8;
+/// Words in a cache line.
+const LINE: usize = 64 / 8;
 
 /// What all segments of a flow have in common.
 struct Template {
@@ -36,9 +38,29 @@ struct Template {
     step: u16,
 }
 
+impl Template {
+    /// Whether these bytes differ from what all segments have in common.
+    ///
+    /// A function of its own, of two words at a time: so the compiler uses SSE2 for it, where it
+    /// used general registers, and spilled them, when this was part of the loop that calls it.
+    #[inline(never)]
+    fn differs(&self, bytes: &[u8; LEN]) -> bool {
+        let (words, _) = bytes.as_chunks::<8>();
+        let differ = |range: std::ops::Range<usize>| {
+            let mut differ = [0; 2];
+            for at in range {
+                differ[at % 2] |= (u64::from_ne_bytes(words[at]) ^ self.header[at]) & self.mask[at];
+            }
+            differ[0] | differ[1]
+        };
+        // Without TCP options, or with IPv4 and few, all of it is in the first line.
+        differ(0..LINE) != 0 || self.layout.payload() > LINE * 8 && differ(LINE..WORDS) != 0
+    }
+}
+
 /// What is the next segment's alone.
 #[derive(Clone, Copy)]
-struct Expected {
+pub(super) struct Expected {
     /// IPv4 identification and header checksum.
     id: u16,
     check: u16,
@@ -52,8 +74,9 @@ impl Expected {
     fn is(&self, template: &Template, data: &[u8]) -> Option<u8> {
         let layout = &template.layout;
         let bytes = data.first_chunk::<LEN>()?;
-        let (theirs, Template { header, mask, .. }) = (words(bytes), template);
-        let differ = (0..WORDS).fold(0, |differ, at| differ | (theirs[at] ^ header[at]) & mask[at]);
+        if template.differs(bytes) {
+            return None;
+        }
         let check = be16(bytes, layout.check());
         let l4 = match layout.l4_is {
             // 0xffff is how a sum of 0 would be written, and none is.
@@ -64,7 +87,7 @@ impl Expected {
             let check = be16(bytes, layout.l3() + 10);
             (be16(bytes, layout.l3() + 4) == self.id) & (check == self.check) & (check != 0xffff)
         };
-        ((differ == 0) & l4 & ip & (data.len() == template.len)).then(|| flags(bytes, layout))
+        (l4 & ip & (data.len() == template.len)).then(|| flags(bytes, layout))
     }
 
     /// That packet came.
@@ -204,23 +227,36 @@ impl Run {
     }
 
     /// How many of the first `most` frames are next segments one after the other that end nothing,
-    /// and that `is_right` is true of.
+    /// and that `is_right` is true of; and what is foreseen after those.
     #[inline(always)]
     pub(super) fn in_a_row(
         &self,
         frames: &FrameBatch,
         most: usize,
         mut is_right: impl FnMut(&[u8]) -> bool,
-    ) -> usize {
-        let mut expected = self.expected;
-        (0..most)
-            .take_while(|n| {
-                frames.prefetch_headers(n + AHEAD);
-                let data = frames.peek(*n).unwrap_or_default();
-                let is_next = expected.is(&self.template, data).is_some_and(|flags| flags & ENDS == 0);
-                expected.step(&self.template);
-                is_next && is_right(data)
-            })
-            .count()
+    ) -> (usize, Expected) {
+        let (mut expected, mut n) = (self.expected, 0);
+        while n < most {
+            frames.prefetch_headers(n + AHEAD);
+            let data = frames.peek(n).unwrap_or_default();
+            let is_next = expected.is(&self.template, data).is_some_and(|flags| flags & ENDS == 0);
+            if !is_next || !is_right(data) {
+                break;
+            }
+            expected.step(&self.template);
+            n += 1;
+        }
+        (n, expected)
+    }
+
+    /// That many of what [came in a row](Self::in_a_row) were merged: all, after which `expected`
+    /// is foreseen, or fewer.
+    #[inline(always)]
+    pub(super) fn went_on(&mut self, merged: usize, (n, expected): (usize, Expected)) {
+        if merged == n {
+            self.expected = expected;
+        } else {
+            (0..merged).for_each(|_| self.step());
+        }
     }
 }

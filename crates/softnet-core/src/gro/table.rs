@@ -173,11 +173,14 @@ impl GroTable {
     }
 
     /// Frames came of which the first are next segments of what one of the likely two slots holds:
-    /// all that need not end that become part of it at once. Returns whether there were any.
+    /// all that need not end that become part of it at once. Returns whether there were any. The
+    /// slot in `not` is not asked; then that is the slot of which the first frame left is not the
+    /// next.
     #[inline(always)]
-    fn go_on_in_a_row(&mut self, call: &mut Call<'_>, frames: &mut FrameBatch) -> bool {
+    fn go_on_in_a_row(&mut self, call: &mut Call<'_>, frames: &mut FrameBatch, not: &mut Option<u8>) -> bool {
         let region = call.ctx.region().id();
-        self.slots.likely().into_iter().any(|number| {
+        let not_now = not.take();
+        self.slots.likely().into_iter().filter(|number| Some(*number) != not_now).any(|number| {
             let Some((held, Some(run))) = self.slots.get(number) else { return false };
             let partial = call.params.partial_csum;
             if !run.is_untagged()
@@ -191,17 +194,18 @@ impl GroTable {
             let room = (MAX_SIZE - 1 - held.len) / run.size();
             let most = frames.len().min(room).min(held.most() - 1 - usize::from(held.count));
             let (csum, layout) = (frames.csum, &held.layout);
-            let n = run.in_a_row(frames, most, |data| is_right(data, csum, layout, partial));
-            if n == 0 {
+            let row = run.in_a_row(frames, most, |data| is_right(data, csum, layout, partial));
+            if row.0 == 0 {
                 return false;
             }
             if held.count == 1 {
                 held.fixed_id = run.has_fixed_id();
             }
-            let n = call.ctx.chain_frames(&mut held.more, frames, n, layout.payload());
+            let n = call.ctx.chain_frames(&mut held.more, frames, row.0, layout.payload());
             held.count += n as u16;
             held.len += n * run.size();
-            (0..n).for_each(|_| run.step());
+            run.went_on(n, row);
+            *not = (n == row.0 && n < most).then_some(number);
             self.merged += n as u64;
             self.slots.found(number);
             n > 0
@@ -384,9 +388,9 @@ impl Gro for GroTable {
     ) {
         self.begin_call(stats, params, batch);
         (0..AHEAD).for_each(|n| frames.prefetch_headers(n));
-        let mut call = Call { ctx, stats, params, batch };
+        let (mut call, mut not) = (Call { ctx, stats, params, batch }, None);
         while !frames.is_empty() {
-            if !self.go_on_in_a_row(&mut call, frames) {
+            if !self.go_on_in_a_row(&mut call, frames, &mut not) {
                 self.receive_one(&mut call, Bare(frames));
             }
         }

@@ -30,7 +30,7 @@ pub(crate) fn be16(data: &[u8], at: usize) -> u16 {
 
 #[inline(always)]
 pub(crate) fn be32(data: &[u8], at: usize) -> u32 {
-    (u32::from(be16(data, at)) << 16) | u32::from(be16(data, at + 2))
+    data.get(at..).and_then(|field| field.first_chunk()).map_or(0, |field| u32::from_be_bytes(*field))
 }
 
 #[inline(always)]

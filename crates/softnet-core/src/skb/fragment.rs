@@ -38,6 +38,15 @@ impl Fragment {
         Fragment { frame: word as u32, off: (word >> 32) as u16, len: (word >> 48) as u16 }
     }
 
+    /// A [word](Self::word) without the first `n` bytes, or as many as it has; and how many are left.
+    #[inline(always)]
+    fn pulled(word: u64, n: u16) -> (u64, u16) {
+        let len = (word >> 48) as u16;
+        let n = len.min(n);
+        // `off` goes up, and can't overflow; `len` goes down.
+        (word + (u64::from(n) << 32) - (u64::from(n) << 48), len - n)
+    }
+
     /// Its bytes.
     ///
     /// # Safety
@@ -236,10 +245,9 @@ impl Store {
             let from = frames.words[..frames.to].get(frames.from..).unwrap_or_default();
             let (mut moved, mut bytes) = (0, 0);
             for (to, word) in to.iter_mut().zip(from) {
-                let Fragment { frame, off, len } = Fragment::of(*word);
-                let pulled = len.min(headers as u16);
-                *to = Fragment { frame, off: off + pulled, len: len - pulled }.word();
-                bytes += u32::from(len - pulled);
+                let (more, len) = Fragment::pulled(*word, headers as u16);
+                *to = more;
+                bytes += u32::from(len);
                 moved += 1;
             }
             if moved == 0 {

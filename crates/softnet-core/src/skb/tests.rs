@@ -226,6 +226,7 @@ fn a_leaked_skb_aborts() {
     assert!(String::from_utf8_lossy(&child.stderr).contains("dropped without free(skb, reason)"));
 }
 
+mod packed;
 #[cfg(feature = "debug-poison")]
 mod poison;
 mod remote;
