@@ -1,6 +1,7 @@
 //! What fuzzing runs, here as ordinary functions: whatever bytes they are given, none may panic. The tests run them on the
 //! corpus of `fuzz/corpus`; `cargo fuzz` runs them for as long as it is let.
 
+pub use crate::conntrack::fuzz::conntrack;
 pub use crate::filter::fuzz as filter;
 pub use crate::gro::fuzz::gro;
 pub use crate::ip::reassembly::fuzz::reassembly;
@@ -127,6 +128,7 @@ mod tests {
         replay("gro", gro);
         replay("forward", forward);
         replay("forward6", forward6);
+        replay("conntrack", conntrack);
         replay("nat", nat);
         replay("nat64", nat64);
         replay("vlan", vlan);
@@ -136,6 +138,7 @@ mod tests {
         /// Scripts that nothing leads to.
         #[test]
         fn whatever_comes_is_borne(data in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..300)) {
+            conntrack(&data);
             nat(&data);
             nat64(&data);
             vlan(&data);

@@ -17,6 +17,8 @@
 mod early_drop;
 pub mod entry;
 mod expiry;
+#[cfg(all(any(test, fuzzing), not(feature = "loom")))]
+pub(crate) mod fuzz;
 mod index;
 #[cfg(all(test, feature = "loom"))]
 mod models;

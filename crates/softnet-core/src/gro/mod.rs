@@ -36,6 +36,8 @@ pub(crate) mod rig;
 #[cfg(all(test, not(feature = "loom")))]
 mod round_trip;
 #[cfg(all(test, not(feature = "loom")))]
+pub(crate) mod streams;
+#[cfg(all(test, not(feature = "loom")))]
 mod tests;
 
 pub use stats::{Flushed, GroStats};

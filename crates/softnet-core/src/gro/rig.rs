@@ -1,6 +1,7 @@
 //! What tests of GRO and GSO have in common: packets written byte by byte, and checks that share no
 //! code with what they check.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::{GroMode, GroParams, GroStats, GroTable};
@@ -28,6 +29,8 @@ pub(crate) struct Packet {
     pub(crate) vlan: Option<u16>,
     /// Last byte of the source address.
     pub(crate) host: u8,
+    /// The addresses, if they are to be others; of the packet's family.
+    pub(crate) ends: Option<(IpAddr, IpAddr)>,
     pub(crate) sport: u16,
     pub(crate) tos: u8,
     pub(crate) ttl: u8,
@@ -66,6 +69,7 @@ impl Packet {
             tags: vec![],
             vlan: None,
             host: 1,
+            ends: None,
             sport: 1000,
             tos: 0,
             ttl: 64,
@@ -110,7 +114,10 @@ impl Packet {
             ip.extend(self.flow_label.to_be_bytes());
             ip.extend((l4.len() as u16).to_be_bytes());
             ip.extend([protocol, self.ttl]);
-            let addresses = [[0x20; 15].as_slice(), &[self.host], &[0x30; 16]].concat();
+            let addresses = match self.ends {
+                Some((IpAddr::V6(src), IpAddr::V6(dst))) => [src.octets(), dst.octets()].concat(),
+                _ => [[0x20; 15].as_slice(), &[self.host], &[0x30; 16]].concat(),
+            };
             ip.extend(&addresses);
             (ip, addresses)
         } else {
@@ -119,7 +126,10 @@ impl Packet {
             ip.extend(self.id.to_be_bytes());
             ip.extend(self.frag.to_be_bytes());
             ip.extend([self.ttl, protocol, 0, 0]);
-            let addresses = vec![10, 0, 0, self.host, 10, 0, 1, 9];
+            let addresses = match self.ends {
+                Some((IpAddr::V4(src), IpAddr::V4(dst))) => [src.octets(), dst.octets()].concat(),
+                _ => vec![10, 0, 0, self.host, 10, 0, 1, 9],
+            };
             ip.extend(&addresses);
             let check = !sum(&ip);
             ip[10..12].copy_from_slice(&check.to_be_bytes());

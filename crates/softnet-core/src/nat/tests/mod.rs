@@ -7,6 +7,7 @@ mod errors;
 mod forward;
 mod fragments;
 mod limits;
+mod merged;
 mod prefix;
 mod random;
 mod source;

@@ -17,7 +17,7 @@ const CLIENT: Ipv6Addr = Ipv6Addr::CLIENT;
 const SERVER: Ipv6Addr = Ipv6Addr::SERVER;
 
 /// The client's network is another one on the server's side.
-fn router() -> World<Ipv6Addr> {
+pub(super) fn router() -> World<Ipv6Addr> {
     router_with(None)
 }
 

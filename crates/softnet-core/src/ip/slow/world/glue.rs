@@ -7,10 +7,13 @@ use std::sync::Arc;
 use super::{MACS, Sent, TestFamily, World};
 use crate::SoftnetData;
 use crate::fold::FoldKey;
+use crate::gro::{GroParams, GroStats, GroTable};
+use crate::gso;
 use crate::ip::input::{Exceptions, Ingress};
 use crate::ip::pmtu::RecentPeers;
 use crate::ip::slow::{Effects, RouteSnapshot, SlowPath};
 use crate::ip::tables::Tables;
+use crate::napi::Gro;
 use crate::qdisc::Origin;
 use crate::skb::{Batch, Csum, DropReason, Flags, GsoType, HEADROOM, Head, Region, Skb, VlanProto};
 use crate::sock::{Binder, Flow, SocketError, Sockets, Transport};
@@ -95,10 +98,13 @@ impl SlowHost for Host<'_> {
 
     fn xmit(&self, ctx: &mut SoftnetData, dev: u16, choice: TxChoice, _: Origin, batch: &mut Batch) {
         for skb in batch.drain() {
-            assert_metadata(skb.head(), self.tracked);
-            self.sent.borrow_mut().push((dev, skb.data().to_vec()));
-            self.choices.borrow_mut().push(choice);
-            ctx.free_skb(skb);
+            let mut segments = gso::segment(ctx, skb).unwrap_or_else(|(_, why)| panic!("{why:?}"));
+            while let Some(skb) = segments.pop_front() {
+                assert_metadata(skb.head(), self.tracked);
+                self.sent.borrow_mut().push((dev, skb.frames().flatten().copied().collect()));
+                self.choices.borrow_mut().push(choice);
+                ctx.free_skb(skb);
+            }
         }
     }
 
@@ -117,9 +123,12 @@ pub(crate) const QUEUE: u16 = 5;
 fn set_metadata(head: &mut Head) {
     (head.mark, head.conntrack, head.queue) = (MARK, CONNTRACK, QUEUE);
     crate::vlan::set(head, VlanProto::Dot1ad, 5);
-    // No size, for it is no aggregate.
-    (head.csum, head.gso_segs, head.gso_type) = (Csum::Unnecessary, 2, GsoType::UdpL4);
     (head.hash, head.tc_depth) = (3, 1);
+}
+
+/// Sets what says nothing of a packet that is no aggregate: it has no size of segments.
+fn set_useless_metadata(head: &mut Head) {
+    (head.csum, head.gso_segs, head.gso_type) = (Csum::Unnecessary, 2, GsoType::UdpL4);
 }
 
 fn assert_metadata(head: &Head, tracked: bool) {
@@ -171,6 +180,37 @@ impl ReceiveHost for Poller<'_> {
 impl<F: TestFamily> World<F> {
     /// One batch by device `dev`. What memory is left for is received. Returns the frames sent.
     pub(crate) fn input(&mut self, dev: u16, frames: &[Vec<u8>]) -> Sent {
+        let batch = self.received(dev, frames, set_useless_metadata);
+        self.input_batch(dev, batch)
+    }
+
+    /// The same through GRO, which holds none of them back; frames of what is an aggregate when it
+    /// is sent are its segments.
+    pub(crate) fn input_merged(&mut self, dev: u16, frames: &[Vec<u8>], params: &GroParams) -> Sent {
+        let (mut table, stats) = (GroTable::new(), GroStats::default());
+        let mut batch = self.received(dev, frames, |_| ());
+        table.receive(&mut self.ctx, &stats, params, &mut batch);
+        let mut batches = vec![];
+        loop {
+            if batch.is_empty() {
+                table.flush(&stats, &mut batch, false);
+            }
+            if batch.is_empty() {
+                break;
+            }
+            batches.push(std::mem::take(&mut batch));
+            table.more(&mut batch);
+        }
+        self.waiting = batches.iter().map(|batch| batch.len() as u64).sum();
+        let mut sent = Sent::new();
+        for batch in batches {
+            self.waiting -= batch.len() as u64;
+            sent.extend(self.input_batch(dev, batch));
+        }
+        sent
+    }
+
+    fn received(&mut self, dev: u16, frames: &[Vec<u8>], also: fn(&mut Head)) -> Batch {
         let mut batch = Batch::new();
         for bytes in frames {
             let Some(mut frame) = self.ctx.alloc_frame() else { continue };
@@ -178,6 +218,7 @@ impl<F: TestFamily> World<F> {
             match self.ctx.build_skb(frame, HEADROOM, bytes.len()) {
                 Ok(mut skb) => {
                     set_metadata(skb.head_mut());
+                    also(skb.head_mut());
                     skb.head_mut().dev = dev;
                     batch.push(skb).unwrap();
                     self.received += 1;
@@ -185,6 +226,10 @@ impl<F: TestFamily> World<F> {
                 Err(frame) => self.ctx.free_frame(frame),
             }
         }
+        batch
+    }
+
+    fn input_batch(&mut self, dev: u16, mut batch: Batch) -> Sent {
         let rp_filter = self.iface(dev).map_or_else(Default::default, |iface| iface.rp_filter);
         let ingress = Ingress { dev, mac: MACS[usize::from(dev)], partial_csum: false, rp_filter };
         let (sent, ()) = self.step(|ctx, control, host| {
@@ -228,7 +273,12 @@ impl<F: TestFamily> World<F> {
         let stats = self.ctx.stats();
         assert_eq!(
             self.received + stats.originated.get(),
-            self.sent + stats.delivered.get() + stats.dropped() + stats.merged.get() + self.held(),
+            self.sent
+                + stats.delivered.get()
+                + stats.dropped()
+                + stats.merged.get()
+                + self.held()
+                + self.waiting,
             "received {} sent {} held {}",
             self.received,
             self.sent,

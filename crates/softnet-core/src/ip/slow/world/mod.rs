@@ -63,6 +63,8 @@ pub(crate) struct World<F: TestFamily> {
     sockets: NoSockets,
     received: u64,
     sent: u64,
+    /// Packets that GRO let go, of batches that are still to come.
+    waiting: u64,
     family: PhantomData<F>,
 }
 
@@ -94,6 +96,7 @@ impl<F: TestFamily> World<F> {
             tracked: false,
             received: 0,
             sent: 0,
+            waiting: 0,
             family: PhantomData,
         };
         world.appear(0);
