@@ -125,7 +125,7 @@ fn start(setup: &Setup, capacity: Option<usize>, keep: bool) -> Result<forward::
     if let Some(capacity) = capacity {
         let state = NatState::new(capacity as u32, [11, 12, 13, 14], &Timeouts::default(), &HugePages);
         let addresses = (0..POOL).map(|n| Ipv4Addr::new(203, 0, 113, n)).collect();
-        let rules = NatRules { source: vec![SourceNat { dev: 1, addresses }], ..NatRules::default() };
+        let rules = NatRules { source: vec![SourceNat::new(1, addresses)], ..NatRules::default() };
         let nat = Arc::new(Nat::new(Arc::new(state), &rules).map_err(text)?);
         let shared = &bench.assembly.shared;
         shared.control().replace_tables(&**shared, |tables| {

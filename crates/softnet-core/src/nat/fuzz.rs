@@ -27,7 +27,7 @@ const OUTSIDE: Ipv4Addr = Ipv4Addr::OWN[1];
 const POOL: &str = "2001:db8:64::/96";
 
 fn rules() -> NatRules {
-    NatRules { source: vec![SourceNat { dev: 1, addresses: vec![OUTSIDE] }], ..NatRules::default() }
+    NatRules { source: vec![SourceNat::new(1, vec![OUTSIDE])], ..NatRules::default() }
 }
 
 /// A router with NAT, and what it last sent by each device.

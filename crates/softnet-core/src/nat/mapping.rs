@@ -11,6 +11,7 @@
 use std::hash::Hasher;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use super::blocks::Blocks;
 use super::ports::PortSet;
 use crate::conntrack::{FreeList, Index};
 use crate::fold::FoldKey;
@@ -26,6 +27,15 @@ const SETS: usize = 2 * MAX_ADDRESSES;
 
 /// The number of an external address.
 pub(super) type Number = u16;
+
+/// External addresses that stand for the sources of what leaves by one device.
+#[derive(Default)]
+pub(super) struct Pool {
+    /// Their numbers.
+    pub(super) numbers: Box<[Number]>,
+    /// Which of their ports are whose; `None`: any are.
+    pub(super) blocks: Option<Blocks>,
+}
 
 /// Which side of a mapping an endpoint is on; the lowest bit of an identifier in the index.
 #[derive(Clone, Copy, PartialEq)]
@@ -227,23 +237,23 @@ impl Mappings {
     }
 
     /// The mapping of this internal endpoint, held: made, if there is none, with a port of one of
-    /// `addresses`. The first of those it tries is the same for all of an internal address (RFC
+    /// `pool`. The first address that it tries is the same for all of an internal address (RFC
     /// 4787 REQ-2). One of them that is the internal address itself, as of what is sent here, is
     /// mapped to itself if it can be. `random` is asked for a random number.
     pub(super) fn of_internal(
         &self,
         protocol: u8,
         internal: Endpoint,
-        addresses: &[Number],
+        pool: &Pool,
         random: impl FnOnce() -> u64,
     ) -> Result<Held, NoMapping> {
         // One by an address that is no more wanted ends with its connections.
-        let wanted = |number| addresses.contains(&number);
+        let wanted = |number| pool.numbers.contains(&number);
         if let Some(held) = self.find(protocol, internal, Side::Internal, wanted) {
             return Ok(held);
         }
         let index = self.free.pop(|i| self.link(i)).ok_or(NoMapping::Full)?;
-        let Some((number, external)) = self.claim(protocol, internal, addresses, random()) else {
+        let Some((number, external)) = self.claim(protocol, internal, pool, random()) else {
             self.free.push(index, |i| self.link(i));
             self.exhausted.fetch_add(1, Ordering::Relaxed);
             return Err(NoMapping::Ports);
@@ -266,12 +276,19 @@ impl Mappings {
         &self,
         protocol: u8,
         internal: Endpoint,
-        addresses: &[Number],
+        pool: &Pool,
         random: u64,
     ) -> Option<(Number, Endpoint)> {
         /// Addresses that are tried: a packet must not make softnet look through all ports of many.
         const TRIES: usize = 4;
-        let (addr, port) = internal;
+        let ((addr, port), addresses) = (internal, &pool.numbers);
+        if let Some(blocks) = pool.blocks {
+            let (nth, words) = blocks.words_of(addr)?;
+            let number = *addresses.get(nth)?;
+            let set = self.ports(number)?;
+            let port = set.claim_of(protocol, &words, port, random)?;
+            return Some((number, (set.addr(), port)));
+        }
         let sets = || addresses.iter().filter_map(|number| Some((*number, self.ports(*number)?)));
         if let Some((number, own)) = sets().find(|(_, set)| set.addr() == addr) {
             let port =
@@ -317,21 +334,21 @@ mod tests {
 
     const UDP: u8 = 17;
 
-    fn mappings(capacity: u32, addresses: &[u32]) -> (Mappings, Vec<Number>) {
+    fn mappings(capacity: u32, addresses: &[u32]) -> (Mappings, Pool) {
         let mappings = Mappings::new(
             capacity,
             FoldKey::new([0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344]),
             &crate::memory::Heap,
         );
         let numbers = addresses.iter().map(|addr| mappings.name(*addr).unwrap()).collect();
-        (mappings, numbers)
+        (mappings, Pool { numbers, blocks: None })
     }
 
     #[test]
     fn an_endpoint_has_one_mapping_as_long_as_it_is_held() {
         let (mappings, pool) = mappings(4, &[100, 200]);
         let first = mappings.of_internal(UDP, (1, 5001), &pool, || 3).unwrap_or_else(|_| panic!());
-        assert!(first.other.1 % 2 == 1 && pool.len() == 2);
+        assert!(first.other.1 % 2 == 1 && pool.numbers.len() == 2);
         let again =
             mappings.of_internal(UDP, (1, 5001), &pool, || unreachable!()).unwrap_or_else(|_| panic!());
         assert_eq!((again.index, again.other), (first.index, first.other));
@@ -341,7 +358,7 @@ mod tests {
         (0..3).for_each(|_| mappings.release(first.index));
         assert!(mappings.of_external(UDP, first.other).is_none());
         assert_eq!(mappings.counts(), (0, 0));
-        assert!(pool.iter().all(|number| mappings.ports(*number).unwrap().in_use(UDP) == 0));
+        assert!(pool.numbers.iter().all(|number| mappings.ports(*number).unwrap().in_use(UDP) == 0));
     }
 
     /// All mappings of a host have one external address, while that has ports.
@@ -367,7 +384,7 @@ mod tests {
         let own = mappings.of_internal(UDP, (100, 5000), &pool, || 0).unwrap_or_else(|_| panic!());
         assert_eq!(own.other, (100, 5000));
         let (mappings, pool) = self::mappings(8, &[100]);
-        assert!(mappings.ports(pool[0]).unwrap().claim(UDP, 5000));
+        assert!(mappings.ports(pool.numbers[0]).unwrap().claim(UDP, 5000));
         let other = mappings.of_internal(UDP, (100, 5000), &pool, || 0).unwrap_or_else(|_| panic!());
         assert!(other.other.0 == 100 && other.other.1 != 5000);
     }
@@ -376,23 +393,24 @@ mod tests {
     #[test]
     fn a_number_is_given_back() {
         let (mappings, pool) = mappings(8, &[100, 200]);
-        let held = mappings.of_internal(UDP, (1, 5001), &pool[..1], || 3).unwrap_or_else(|_| panic!());
-        pool.iter().for_each(|number| mappings.unname(*number));
+        let one = Pool { numbers: pool.numbers[..1].into(), blocks: None };
+        let held = mappings.of_internal(UDP, (1, 5001), &one, || 3).unwrap_or_else(|_| panic!());
+        pool.numbers.iter().for_each(|number| mappings.unname(*number));
         let all: HashSet<Number> = (1000..2000).map_while(|addr| mappings.name(addr)).collect();
-        assert!(all.len() == SETS - 1 && !all.contains(&pool[0]) && all.contains(&pool[1]));
+        assert!(all.len() == SETS - 1 && !all.contains(&pool.numbers[0]) && all.contains(&pool.numbers[1]));
         assert_eq!(mappings.of_external(UDP, held.other).map(|held| held.other), Some((1, 5001)));
         (0..2).for_each(|_| mappings.release(held.index));
-        assert_eq!(mappings.name(3000), Some(pool[0]));
+        assert_eq!(mappings.name(3000), Some(pool.numbers[0]));
         assert!(mappings.ports_of(100).is_none());
-        let own = mappings.of_internal(UDP, (1, 5001), &pool[..1], || 3).unwrap_or_else(|_| panic!());
+        let own = mappings.of_internal(UDP, (1, 5001), &one, || 3).unwrap_or_else(|_| panic!());
         assert_eq!(own.other.0, 3000);
         // One that is named twice is given back twice.
-        assert_eq!((mappings.name(3000), mappings.name(4000)), (Some(pool[0]), None));
+        assert_eq!((mappings.name(3000), mappings.name(4000)), (Some(pool.numbers[0]), None));
         mappings.release(own.index);
-        mappings.unname(pool[0]);
+        mappings.unname(pool.numbers[0]);
         assert_eq!(mappings.name(4000), None);
-        mappings.unname(pool[0]);
-        assert_eq!(mappings.name(4000), Some(pool[0]));
+        mappings.unname(pool.numbers[0]);
+        assert_eq!(mappings.name(4000), Some(pool.numbers[0]));
     }
 
     #[test]
@@ -403,7 +421,10 @@ mod tests {
         let (many, pool) = mappings(1 << 17, &[100]);
         let made = (0..70_000u32).filter(|n| many.of_internal(UDP, (*n, 3000), &pool, || 0).is_ok()).count();
         assert_eq!((made, many.counts()), (65_536 - 1024, (65_536 - 1024, 70_000 - made as u64)));
-        assert_eq!(many.of_internal(UDP, (80_000, 3000), &[], || 0).err(), Some(NoMapping::Ports));
+        assert_eq!(
+            many.of_internal(UDP, (80_000, 3000), &Pool::default(), || 0).err(),
+            Some(NoMapping::Ports)
+        );
     }
 
     proptest! {

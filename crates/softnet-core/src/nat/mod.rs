@@ -19,6 +19,7 @@
 //! packet leaves with a source that is to be hidden; a connection's two tuples stay what they were
 //! until it expires.
 
+mod blocks;
 #[cfg(all(any(test, fuzzing), not(feature = "loom")))]
 pub(crate) mod fuzz;
 mod hosts;
@@ -34,6 +35,7 @@ mod state;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
 
+pub use blocks::Blocks;
 pub use mapping::MAX_ADDRESSES;
 pub use nat64::{POOL6_LENGTHS, embedded};
 pub use nptv6::{MAX_PREFIX, PrefixNat};

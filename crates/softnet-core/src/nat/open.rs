@@ -75,7 +75,7 @@ impl Nat {
             // The connection holds the mapping of its source. That of its destination is held by
             // the other's connections, or by no one else: then it ends with them.
             self.state.release(holds);
-            (source, holds) = self.hide(device.unwrap_or_default(), tuple.protocol(), source)?;
+            (source, holds) = self.hide(device.unwrap_or_default(), tuple.protocol(), source, false)?;
             new.flags |= SNAT;
         }
         new.holds = holds;
@@ -144,7 +144,7 @@ impl Nat {
         };
         let mut new = New::plain(tuple, state);
         if let Some(dev) = passage.output.filter(|_| hides) {
-            let (source, holds) = self.hide(dev, tuple.protocol(), tuple.src())?;
+            let (source, holds) = self.hide(dev, tuple.protocol(), tuple.src(), passage.input.is_none())?;
             new.holds = holds;
             new.tuples[1] = Tuple::new(tuple.protocol(), tuple.dst(), source);
             new.flags = if source == tuple.src() { 0 } else { SNAT };
@@ -186,9 +186,20 @@ impl Nat {
     }
 
     /// The external endpoint behind device `dev` that stands for `source`, and what a connection
-    /// from there holds: the mapping, and a place among those that its host may have.
-    fn hide(&self, dev: u16, protocol: u8, source: Endpoint) -> Result<(Endpoint, Holds), DropReason> {
+    /// from there holds: the mapping, and a place among those that its host may have. `made`: the
+    /// packet was made here.
+    fn hide(
+        &self,
+        dev: u16,
+        protocol: u8,
+        source: Endpoint,
+        made: bool,
+    ) -> Result<(Endpoint, Holds), DropReason> {
         let mut holds = Holds::NOTHING;
+        let pool = self.rules.source(Some(dev));
+        if made && pool.and_then(|pool| pool.blocks).is_some_and(|blocks| !blocks.has(source.0)) {
+            return Ok((source, holds));
+        }
         if let Some(hosts) = self.state.hosts6().filter(|_| is_stand_in(source.0)) {
             holds.host = OF_V6 | hosts.count(source.0, self.rules.connlimit).map_err(nat64::refused)?;
         } else if let Some(limit) = self.rules.connlimit
@@ -203,8 +214,10 @@ impl Nat {
         if let Some(external) = self.rules.outward(dev, source.0) {
             return Ok(((external, source.1), holds));
         }
-        let addresses = self.rules.source(Some(dev)).unwrap_or_default();
-        let held = self.state.mappings.of_internal(protocol, source, addresses, || self.state.draw());
+        let held = match pool {
+            Some(pool) => self.state.mappings.of_internal(protocol, source, pool, || self.state.draw()),
+            None => Err(NoMapping::Ports),
+        };
         match held {
             Ok(held) => Ok((held.other, Holds { mapping: held.index, ..holds })),
             Err(why) => {

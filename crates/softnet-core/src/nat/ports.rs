@@ -9,9 +9,9 @@ use crate::ip::v4::header::protocol;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Words of 64 ports.
-const WORDS: usize = 1 << 16 >> 6;
+pub(super) const WORDS: usize = 1 << 16 >> 6;
 /// Words of the ports below 1024.
-const LOW: usize = 1024 >> 6;
+pub(super) const LOW: usize = 1024 >> 6;
 const EVEN: u64 = 0x5555_5555_5555_5555;
 
 /// See the [module](self).
@@ -77,8 +77,20 @@ impl PortSet {
             _ if port < 1024 => (0..LOW, EVEN << (port & 1)),
             _ => (LOW..WORDS, EVEN << (port & 1)),
         };
-        let claim = |parity| claim_in(used, words.clone(), parity, random);
-        claim(parity).or_else(|| if parity == u64::MAX { None } else { claim(!parity) })
+        claim_first(used, &words, parity, random)
+    }
+
+    /// The same of a block: a port of these `words`, whatever the internal one is.
+    pub(super) fn claim_of(
+        &self,
+        number: u8,
+        words: &std::ops::Range<usize>,
+        port: u16,
+        random: u64,
+    ) -> Option<u16> {
+        let used = &self.used[of(number)?];
+        let parity = if number == protocol::ICMP { u64::MAX } else { EVEN << (port & 1) };
+        claim_first(used, words, parity, random)
     }
 
     /// Ports of `number` in use.
@@ -86,6 +98,12 @@ impl PortSet {
         let words = of(number).map_or(&[][..], |of| &self.used[of]);
         words.iter().map(|word| word.load(Ordering::Relaxed).count_ones()).sum()
     }
+}
+
+/// Claims a bit of `parity` in one of `words`, or else another one.
+fn claim_first(used: &[AtomicU64], words: &std::ops::Range<usize>, parity: u64, random: u64) -> Option<u16> {
+    let claim = |parity| claim_in(used, words.clone(), parity, random);
+    claim(parity).or_else(|| if parity == u64::MAX { None } else { claim(!parity) })
 }
 
 /// Claims a bit of `wanted` in one of `words`, from a random one on.

@@ -6,7 +6,8 @@
 use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use super::mapping::{Endpoint, Number};
+use super::blocks::Blocks;
+use super::mapping::{Endpoint, Number, Pool};
 use super::nat64::{Pool6, is_stand_in};
 use super::nptv6::{Pair, PrefixNat};
 use super::state::Reserved;
@@ -21,6 +22,17 @@ pub struct SourceNat {
     pub dev: u16,
     /// The external addresses: that of the device (masquerading), or a pool that is routed to it.
     pub addresses: Vec<Ipv4Addr>,
+    /// Only of these sources, each with ports of its own that its address tells (RFC 7422); `None`: of
+    /// all, with random ports. What others forward is dropped then, and what softnet sends stays as it
+    /// is.
+    pub deterministic: Option<Blocks>,
+}
+
+impl SourceNat {
+    /// Of all that leaves by `dev`, with random ports.
+    pub fn new(dev: u16, addresses: Vec<Ipv4Addr>) -> Self {
+        SourceNat { dev, addresses, deterministic: None }
+    }
 }
 
 /// What comes to an external endpoint goes to an internal one.
@@ -86,8 +98,8 @@ pub struct TooManyAddresses;
 /// The rules as the hooks ask for them.
 #[derive(Default)]
 pub(super) struct Compiled {
-    /// By device: the numbers of the external addresses.
-    source: Vec<Option<Box<[Number]>>>,
+    /// By device: the external addresses.
+    source: Vec<Option<Pool>>,
     /// Addresses that sources are hidden behind.
     hidden: HashSet<u32>,
     /// External addresses, and the device that each is behind.
@@ -127,7 +139,7 @@ impl Compiled {
             }
             let dev = usize::from(rule.dev);
             compiled.source.resize_with(compiled.source.len().max(dev + 1), || None);
-            compiled.source[dev] = Some(numbers.into());
+            compiled.source[dev] = Some(Pool { numbers: numbers.into(), blocks: rule.deterministic });
         }
         for rule in &rules.one_to_one {
             let [external, internal] = [rule.external, rule.internal].map(Ipv4Addr::to_bits);
@@ -171,10 +183,10 @@ impl Compiled {
             && (!stands_in || self.pool6.is_some())
     }
 
-    /// Numbers of the addresses behind which sources of what leaves by `dev` are hidden.
+    /// The addresses behind which sources of what leaves by `dev` are hidden.
     #[inline]
-    pub(super) fn source(&self, dev: Option<u16>) -> Option<&[Number]> {
-        self.source.get(usize::from(dev?))?.as_deref()
+    pub(super) fn source(&self, dev: Option<u16>) -> Option<&Pool> {
+        self.source.get(usize::from(dev?))?.as_ref()
     }
 
     /// The device that an external address is behind, if it is known.

@@ -4,11 +4,11 @@ use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
 
 use softnet_core::ip::IpPrefix;
-use softnet_core::nat::{MAX_ADDRESSES, MAX_PREFIX, POOL6_LENGTHS};
+use softnet_core::nat::{Blocks, MAX_ADDRESSES, MAX_PREFIX, POOL6_LENGTHS};
 
 use super::check::{NAT_CONNECTIONS, NAT_PORT, NAT_TIMEOUT, known_device, never_a_host};
 use super::errors::{Found, Place, Section};
-use super::nat::NatConfig;
+use super::nat::{NatConfig, NatSourceConfig};
 use super::{Config, DeviceConfig};
 
 /// Adds everything that is wrong with `nat`, which is that of `config`.
@@ -47,6 +47,9 @@ pub(super) fn check(config: &Config, nat: &NatConfig, devices_complete: bool, fo
             if !external.insert(*addr) {
                 found.push(Found::new(at.item("addresses", item), format!("{addr} is there twice")));
             }
+        }
+        if let Some(hosts) = rule.deterministic {
+            deterministic(nat, rule, hosts, device, at, found);
         }
     }
     let mut ports = HashMap::new();
@@ -90,6 +93,37 @@ pub(super) fn check(config: &Config, nat: &NatConfig, devices_complete: bool, fo
         let message =
             format!("expected at most {MAX_ADDRESSES} external addresses, found {}", external.len());
         found.push(Found::new(Section::Nat.itself(), message));
+    }
+}
+
+/// Blocks of ports for `hosts`, of addresses that have no other use.
+fn deterministic(
+    nat: &NatConfig,
+    rule: &NatSourceConfig,
+    hosts: IpPrefix,
+    device: Option<&DeviceConfig>,
+    at: Section,
+    found: &mut Vec<Found>,
+) {
+    let mut wrong = |message: String| found.push(Found::new(at.key("deterministic"), message));
+    if rule.addresses.is_empty() {
+        wrong("expected `addresses` of its own with it: those of a device serve softnet, too".into());
+    } else if let Some(hosts) = hosts.of()
+        && Blocks::new(hosts, rule.addresses.len()).is_none()
+    {
+        let (needed, have) = (Blocks::addresses_for(hosts), rule.addresses.len());
+        wrong(format!(
+            "expected 64 ports or more for each host: {hosts} needs {needed} addresses, found {have}"
+        ));
+    }
+    if nat.pool6.is_some() {
+        wrong("expected no `pool6` with it: hosts of IPv6 have no blocks of ports".into());
+    }
+    let own = |addr: &&Ipv4Addr| {
+        device.is_some_and(|device| device.addresses.iter().any(|own| own.addr() == IpAddr::V4(**addr)))
+    };
+    if let Some(addr) = rule.addresses.iter().find(own) {
+        wrong(format!("expected other addresses than those of {}: softnet needs ports of {addr}", rule.dev));
     }
 }
 

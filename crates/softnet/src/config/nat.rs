@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use softnet_core::conntrack::Timeouts;
 use softnet_core::ip::v4::header::protocol;
 use softnet_core::ip::{Family, IpPrefix};
-use softnet_core::nat::{Filtering, NatRules, OneToOne, PortForward, PrefixNat, SourceNat};
+use softnet_core::nat::{Blocks, Filtering, NatRules, OneToOne, PortForward, PrefixNat, SourceNat};
 
 use super::{Config, DeviceConfig};
 
@@ -56,6 +56,9 @@ pub struct NatSourceConfig {
     pub dev: String,
     /// The addresses that they are hidden behind. Empty: the device's first one (masquerading).
     pub addresses: Vec<Ipv4Addr>,
+    /// The sources, of which each has ports of its own that its address tells (RFC 7422); `None`: any
+    /// source has any.
+    pub deterministic: Option<IpPrefix>,
 }
 
 /// `[[nat.forward]]`: what comes to a port goes to a host inside.
@@ -133,7 +136,9 @@ impl NatConfig {
             let (dev, own) = device(&rule.dev)?;
             let addresses =
                 if rule.addresses.is_empty() { own.into_iter().collect() } else { rule.addresses.clone() };
-            Some(SourceNat { dev, addresses })
+            let hosts = rule.deterministic.and_then(IpPrefix::of);
+            let deterministic = hosts.and_then(|hosts| Blocks::new(hosts, addresses.len()));
+            Some(SourceNat { dev, addresses, deterministic })
         };
         let forward = |rule: &NatForwardConfig| {
             let external = SocketAddrV4::new(rule.address.or(device(&rule.dev)?.1)?, rule.port);

@@ -70,7 +70,7 @@ external = "2001:db8:e::/48"
     let rules = nat.rules(&config);
     let own = Ipv4Addr::new(203, 0, 113, 5);
     let pool = vec![Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)];
-    let source = [SourceNat { dev: 1, addresses: vec![own] }, SourceNat { dev: 0, addresses: pool }];
+    let source = [SourceNat::new(1, vec![own]), SourceNat::new(0, pool)];
     assert_eq!((rules.source, rules.connlimit), (source.into(), Some(500)));
     let forward = |protocol, external: &str, internal: &str| PortForward {
         protocol,
@@ -86,6 +86,14 @@ external = "2001:db8:e::/48"
     assert_eq!((rules.one_to_one.len(), rules.one_to_one[0].dev), (1, 1));
     assert_eq!(parse("[stack]\nframes = 65536\n[nat]").unwrap().nat, Some(NatConfig::default()));
     assert_eq!(parse("[stack]\nframes = 65536").unwrap().nat, None);
+}
+
+#[test]
+fn hosts_have_blocks_of_ports() {
+    let text = "[stack]\nframes = 65536\n[[nat.source]]\ndev = \"wan\"\naddresses = [\"192.0.2.1\"]\ndeterministic = \"100.64.0.0/24\"\n";
+    let config = parse(text).unwrap();
+    let rules = config.nat.as_ref().unwrap().rules(&config);
+    assert_eq!(rules.source[0].deterministic.map(|blocks| blocks.ports()), Some(192));
 }
 
 #[test]
@@ -128,6 +136,22 @@ fn what_is_wrong_is_told_where_it_is() {
         (
             rule("source", "dev = \"wan\"\n[[nat.source]]\ndev = \"wan\"\naddresses = [\"192.0.2.1\"]"),
             "r.toml:15:7: nat.source.dev: \"wan\" has a [[nat.source]] already; expected one for each device",
+        ),
+        (
+            rule("source", "dev = \"wan\"\ndeterministic = \"100.64.0.0/24\""),
+            "r.toml:14:17: nat.source.deterministic: expected `addresses` of its own with it: those of a device serve softnet, too",
+        ),
+        (
+            rule("source", "dev = \"wan\"\naddresses = [\"192.0.2.1\"]\ndeterministic = \"100.64.0.0/22\""),
+            "r.toml:15:17: nat.source.deterministic: expected 64 ports or more for each host: 100.64.0.0/22 needs 2 addresses, found 1",
+        ),
+        (
+            rule("source", "dev = \"wan\"\naddresses = [\"203.0.113.5\"]\ndeterministic = \"100.64.0.0/24\""),
+            "r.toml:15:17: nat.source.deterministic: expected other addresses than those of wan: softnet needs ports of 203.0.113.5",
+        ),
+        (
+            rule("source", "dev = \"wan\"\naddresses = [\"192.0.2.1\"]\ndeterministic = \"fd00::/64\""),
+            "r.toml:15:17: nat.source.deterministic: expected a prefix of IPv4, such as \"100.64.0.0/22\", found \"fd00::/64\"",
         ),
         (
             rule("forward", &forward.replace("80\nto", "0\nto")),

@@ -134,7 +134,8 @@ pub(super) fn softnet(
     let mut config = Config::default();
     if nat {
         let mut hide = NatConfig::default();
-        hide.source = vec![NatSourceConfig { dev: names[1].clone(), addresses: Vec::new() }];
+        hide.source =
+            vec![NatSourceConfig { dev: names[1].clone(), addresses: Vec::new(), deterministic: None }];
         config.nat = Some(hide);
     }
     // What a TAP brings is merged already.

@@ -215,8 +215,7 @@ fn a_spoofed_answer_changes_nothing<F: TestFamily>() {
 fn behind_nat() {
     type A = Ipv4Addr;
     let state = Arc::new(NatState::new(1 << 10, [1, 2, 3, 4], &Timeouts::default(), &crate::memory::Heap));
-    let nat =
-        NatRules { source: vec![SourceNat { dev: 1, addresses: vec![A::OWN[1]] }], ..NatRules::default() };
+    let nat = NatRules { source: vec![SourceNat::new(1, vec![A::OWN[1]])], ..NatRules::default() };
     let hook = Arc::new(Nat::new(state.clone(), &nat).unwrap());
     let mut router = Router::<A>::new(vec![], [Action::Allow; 3]);
     let rules = Rules { rules: stateful(), sets: vec![], policies: CLOSED };
@@ -254,7 +253,7 @@ fn a_forwarded_port_is_not_opened_by_what_was_dropped() {
     let state = Arc::new(NatState::new(1 << 10, [1, 2, 3, 4], &Timeouts::default(), &crate::memory::Heap));
     let (external, internal) = (SocketAddrV4::new(A::OWN[1], 8022), SocketAddrV4::new(A::CLIENT, 22));
     let nat = NatRules {
-        source: vec![SourceNat { dev: 1, addresses: vec![A::OWN[1]] }],
+        source: vec![SourceNat::new(1, vec![A::OWN[1]])],
         forward: vec![PortForward { protocol: protocol::TCP, external, internal }],
         ..NatRules::default()
     };
@@ -283,8 +282,7 @@ fn a_forwarded_port_is_not_opened_by_what_was_dropped() {
 fn what_nat_held_is_given_back() {
     type A = Ipv4Addr;
     let state = Arc::new(NatState::new(16, [1, 2, 3, 4], &Timeouts::default(), &crate::memory::Heap));
-    let nat =
-        NatRules { source: vec![SourceNat { dev: 1, addresses: vec![A::OWN[1]] }], ..NatRules::default() };
+    let nat = NatRules { source: vec![SourceNat::new(1, vec![A::OWN[1]])], ..NatRules::default() };
     let hook = Arc::new(Nat::new(state.clone(), &nat).unwrap());
     let mut router = Router::<A>::new(vec![], [Action::Allow; 3]);
     let mut new = forward(Action::Allow);

@@ -54,7 +54,7 @@ impl Router {
         world.tracked = true;
         let mut router = Router { world, state };
         router.configure(&NatRules {
-            source: vec![SourceNat { dev: 1, addresses: vec![OUTSIDE] }],
+            source: vec![SourceNat::new(1, vec![OUTSIDE])],
             pool6: Some("2001:db8:64::/96".parse().unwrap()),
             ..NatRules::default()
         });
@@ -529,7 +529,7 @@ fn rules_know_the_answers() {
     for number in PROTOCOLS {
         let mut router = Router::new();
         router.configure(&NatRules {
-            source: vec![SourceNat { dev: 1, addresses: vec![OUTSIDE] }],
+            source: vec![SourceNat::new(1, vec![OUTSIDE])],
             pool6: Some("2001:db8:64::/96".parse().unwrap()),
             filtering: Filtering::EndpointIndependent,
             ..NatRules::default()

@@ -31,7 +31,7 @@ fn connections_outlive_other_tables() {
 /// forwarded port those that came by it.
 #[test]
 fn connections_end_with_their_rules() {
-    let source = |addresses: &[Ipv4Addr]| SourceNat { dev: 1, addresses: addresses.to_vec() };
+    let source = |addresses: &[Ipv4Addr]| SourceNat::new(1, addresses.to_vec());
     let forward = |port| PortForward {
         protocol: protocol::UDP,
         external: std::net::SocketAddrV4::new(OUTSIDE, port),
@@ -77,7 +77,7 @@ fn connections_end_with_their_rules() {
 fn a_source_is_hidden_once_its_route_leads_outside() {
     for number in PROTOCOLS {
         // What comes from a device that hides sources has its connection known, whatever way it goes.
-        let inside = SourceNat { dev: 0, addresses: vec![INSIDE] };
+        let inside = SourceNat::new(0, vec![INSIDE]);
         let mut router = Router::new(&NatRules { source: vec![inside], ..NatRules::default() });
         let (client, server) = ((CLIENT, 5001), service(number, SERVER));
         let ask = || frame(0, number, client, server, 0, b"some");
@@ -156,7 +156,7 @@ fn external_addresses_are_given_back() {
     let first = router.out(udp(0, (CLIENT, 5001), (SERVER, 53))).src;
     assert_eq!(first.0, OUTSIDE);
     for turn in 0..8 {
-        let source = vec![SourceNat { dev: 1, addresses: addresses(turn).collect() }];
+        let source = vec![SourceNat::new(1, addresses(turn).collect())];
         router.configure(&NatRules { source, ..NatRules::default() });
         let external = router.out(udp(0, (CLIENT, 5001), (SERVER, 53))).src;
         assert!(addresses(turn).any(|own| own == external.0), "{external:?}");
@@ -169,7 +169,7 @@ fn external_addresses_are_given_back() {
     }
     // Rules that are refused leave nothing behind.
     let many = (8..11).flat_map(addresses).collect();
-    let refused = NatRules { source: vec![SourceNat { dev: 1, addresses: many }], ..NatRules::default() };
+    let refused = NatRules { source: vec![SourceNat::new(1, many)], ..NatRules::default() };
     for _ in 0..2 {
         assert!(Nat::new(router.state.clone(), &refused).is_err());
     }

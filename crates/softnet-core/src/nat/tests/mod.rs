@@ -99,7 +99,7 @@ struct Router {
 }
 
 fn masquerade() -> NatRules {
-    NatRules { source: vec![SourceNat { dev: 1, addresses: vec![OUTSIDE] }], ..NatRules::default() }
+    NatRules { source: vec![SourceNat::new(1, vec![OUTSIDE])], ..NatRules::default() }
 }
 
 impl Router {

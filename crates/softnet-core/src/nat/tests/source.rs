@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::ip::slow::world::v4::insert_options;
+use crate::sock::key::addr_of;
+use crate::sock::udp::output::UdpHead;
 
 #[test]
 fn packets_go_out_by_the_routers_address_and_answers_come_back() {
@@ -101,10 +103,7 @@ fn connections_expire_and_their_ports_are_free() {
 #[test]
 fn a_pool_has_one_address_for_each_host() {
     let pool: Vec<_> = (1..5).map(|n| Ipv4Addr::new(192, 0, 2, n)).collect();
-    let mut router = Router::new(&NatRules {
-        source: vec![SourceNat { dev: 1, addresses: pool.clone() }],
-        ..masquerade()
-    });
+    let mut router = Router::new(&NatRules { source: vec![SourceNat::new(1, pool.clone())], ..masquerade() });
     let mut seen = std::collections::HashSet::new();
     for host in 10..30 {
         let src = Ipv4Addr::host(0, host);
@@ -115,13 +114,49 @@ fn a_pool_has_one_address_for_each_host() {
     assert!(seen.len() > 2);
 }
 
+/// Hosts of a prefix have blocks of ports (RFC 7422): all that leaves tells its host, whatever else is
+/// open, and a host that has no port left takes none of another's.
+#[test]
+fn a_port_tells_its_host() {
+    let pool: Vec<_> = (1..3).map(|n| Ipv4Addr::new(192, 0, 2, n)).collect();
+    // 128 hosts: 64 behind each address.
+    let blocks = Blocks::new("10.0.0.0/25".parse().unwrap(), pool.len()).unwrap();
+    let source = SourceNat { deterministic: Some(blocks), ..SourceNat::new(1, pool.clone()) };
+    let mut router = Router::new(&NatRules { source: vec![source], ..masquerade() });
+    for (number, host) in (0..30).zip([3, 9, 63, 64, 127].into_iter().cycle()) {
+        let (src, protocol) = (Ipv4Addr::host(0, host), PROTOCOLS[number as usize % 3]);
+        let service = service(protocol, SERVER);
+        let out = router.out(frame(0, protocol, (src, 5000 + number), service, SYN, b"hello"));
+        let (address, ports) = blocks.of_host(src).unwrap();
+        assert_eq!((out.src.0, address), (pool[address], usize::from(host / 64)));
+        assert!(ports.contains(&out.src.1), "{out:?}");
+        assert_eq!(blocks.host_of(address, out.src.1), Some(src));
+        let back = router.back(frame(1, protocol, service, out.src, SYN | ACK, b"hello"));
+        assert_eq!(back.dst, (src, 5000 + number));
+    }
+    // Outside of the prefix: no ports. What softnet sends stays as it is.
+    let other = udp(0, (Ipv4Addr::host(0, 200), 5000), (SERVER, 53));
+    assert_eq!(router.world.one(0, other), []);
+    assert_eq!(router.world.drops(DropReason::NatPorts), 1);
+    let [src, dst] = [OUTSIDE, SERVER].map(|addr| addr_of(addr.into()));
+    let head = UdpHead { src, dst, sport: 68, dport: 67, ttl: 64, tos: 0 };
+    let own = router.world.send(&head, b"any server there?");
+    assert_eq!(said(&own[0].1).src, (OUTSIDE, 68));
+    // Its block is all that a host has.
+    let all = |router: &mut Router, host: u8| {
+        let open = |port| udp(0, (Ipv4Addr::host(0, host), port), (SERVER, 53));
+        (1024..4096).filter(|port| !router.world.one(0, open(*port)).is_empty()).count()
+    };
+    assert_eq!((all(&mut router, 20), all(&mut router, 21)), (blocks.ports(), blocks.ports()));
+}
+
 /// A change of rules leaves connections as they are, if their address is one still.
 #[test]
 fn connections_outlive_rules() {
     let mut router = Router::new(&masquerade());
     let outside = router.out(udp(0, (CLIENT, 5001), (SERVER, 53))).src;
     let pool = vec![Ipv4Addr::new(192, 0, 2, 1), OUTSIDE];
-    let source = vec![SourceNat { dev: 1, addresses: pool.clone() }];
+    let source = vec![SourceNat::new(1, pool.clone())];
     router.configure(&NatRules { source, ..masquerade() });
     assert_eq!(router.out(udp(0, (CLIENT, 5001), (SERVER, 53))).src, outside);
     assert_eq!(router.back(udp(1, (SERVER, 53), outside)).dst, (CLIENT, 5001));

@@ -99,7 +99,7 @@ impl Read {
     }
 
     fn nat_source(&mut self, table: Table<'_>) -> Option<NatSourceConfig> {
-        self.known_keys(table, &["dev", "addresses"]);
+        self.known_keys(table, &["dev", "addresses", "deterministic"]);
         let dev = self.required_string(table, "dev");
         let (mut addresses, before) = (Vec::new(), self.found.len());
         for (item, value) in self.items(table, "addresses", "a list of addresses, such as [\"192.0.2.1\"]") {
@@ -110,8 +110,9 @@ impl Read {
                 addresses.extend(self.parsed(place, value, read));
             }
         }
+        let deterministic = self.prefix4(table, "deterministic");
         (self.found.len() == before).then_some(())?;
-        Some(NatSourceConfig { dev: dev?, addresses })
+        Some(NatSourceConfig { dev: dev?, addresses, deterministic })
     }
 
     fn nat_forward(&mut self, table: Table<'_>) -> Option<NatForwardConfig> {
@@ -152,10 +153,25 @@ impl Read {
     }
 
     fn prefix6(&mut self, table: Table<'_>, key: &'static str) -> Option<IpPrefix> {
+        self.prefix_of(table, key, IpAddr::is_ipv6, "IPv6, such as \"2001:db8:64::/96\"")
+    }
+
+    fn prefix4(&mut self, table: Table<'_>, key: &'static str) -> Option<IpPrefix> {
+        self.prefix_of(table, key, IpAddr::is_ipv4, "IPv4, such as \"100.64.0.0/22\"")
+    }
+
+    /// A prefix of the family that `is` is true of, which is called `family`.
+    fn prefix_of(
+        &mut self,
+        table: Table<'_>,
+        key: &'static str,
+        is: fn(&IpAddr) -> bool,
+        family: &str,
+    ) -> Option<IpPrefix> {
         let (text, value) = (self.string(table, key)?, table.get(key)?);
         let read = match text.parse::<IpPrefix>() {
-            Ok(prefix) if prefix.addr().is_ipv6() => Ok(prefix),
-            Ok(_) => Err(format!("expected a prefix of IPv6, such as \"2001:db8:64::/96\", found {text:?}")),
+            Ok(prefix) if is(&prefix.addr()) => Ok(prefix),
+            Ok(_) => Err(format!("expected a prefix of {family}, found {text:?}")),
             Err(error) => Err(error.to_string()),
         };
         self.parsed(table.section.key(key), value, read)
