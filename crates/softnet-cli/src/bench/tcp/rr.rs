@@ -167,9 +167,13 @@ impl Bed {
         self.server.orders.size.store(size as usize, std::sync::atomic::Ordering::Relaxed);
         self.client.resize(connections as usize)?;
         let until = Instant::now() + Duration::from_secs(30);
-        while self.server.orders.open.load(std::sync::atomic::Ordering::Relaxed) != connections as usize {
+        loop {
+            let open = self.server.orders.open.load(std::sync::atomic::Ordering::Relaxed);
+            if open == connections as usize {
+                break;
+            }
             if Instant::now() > until {
-                return Err("the server does not have the connections that the client has".into());
+                return Err(self.differ(open, connections));
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -187,6 +191,32 @@ impl Bed {
             ("cpu_ns_per_request", if outcome.answered > 0 { cpu / outcome.answered as f64 } else { 0.0 }),
         ]);
         Ok(sample)
+    }
+
+    /// The server's application has `open` connections, and the client another number: what each of the layers between them
+    /// knows.
+    fn differ(&self, open: usize, connections: u32) -> String {
+        let mut text = format!("the server has {open} connections, the client {connections}");
+        for (i, stack) in self.rig.stacks.iter().enumerate() {
+            let name = if i + 1 == self.rig.stacks.len() { "server" } else { "client" };
+            let tcp = stack.view().tcp();
+            let ready =
+                tcp.sockets.iter().filter(|row| row.state == "LISTEN").map(|row| row.recv_q).sum::<u64>();
+            text += &format!(
+                "; in the {name}'s stack {} are established, {ready} wait to be accepted, {} requests, {} resets came, {} went",
+                tcp.summary.estab,
+                tcp.summary.syn_recv,
+                tcp.counters.get("TcpEstabResets").copied().unwrap_or(0),
+                tcp.counters.get("TcpOutRsts").copied().unwrap_or(0),
+            );
+            for row in stack.view().drops().iter().filter(|row| row.packets > 0) {
+                text += &format!(", {} dropped ({})", row.packets, row.reason);
+            }
+        }
+        if let Some(lost) = self.rig.refused() {
+            text += &format!("; {lost} packets found no room in the ring of the server's NIC");
+        }
+        text
     }
 }
 
