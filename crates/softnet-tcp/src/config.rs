@@ -120,14 +120,35 @@ pub struct Config {
 }
 
 /// Congestion control algorithms.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CongestionControl {
     /// RFC 9438.
+    #[default]
     Cubic,
     /// RFC 5681, 6582.
     Reno,
     /// RFC 8257.
     Dctcp,
+}
+
+impl CongestionControl {
+    /// All there are.
+    pub const ALL: [CongestionControl; 3] =
+        [CongestionControl::Cubic, CongestionControl::Reno, CongestionControl::Dctcp];
+
+    /// Its name, as `TCP_CONGESTION` has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            CongestionControl::Cubic => "cubic",
+            CongestionControl::Reno => "reno",
+            CongestionControl::Dctcp => "dctcp",
+        }
+    }
+
+    /// The one of that name.
+    pub fn from_name(name: &str) -> Option<CongestionControl> {
+        CongestionControl::ALL.into_iter().find(|control| control.name() == name)
+    }
 }
 
 impl Default for Config {

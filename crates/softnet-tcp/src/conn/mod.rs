@@ -295,6 +295,8 @@ pub(crate) struct Tuned {
     pub(crate) linger2: Option<i32>,
     pub(crate) notsent_lowat: Option<u32>,
     pub(crate) rcvlowat: Option<u32>,
+    /// A reader that blocks waits for so many bytes; 0: none does.
+    pub(crate) reader: u32,
     pub(crate) user_mss: Option<u16>,
 }
 

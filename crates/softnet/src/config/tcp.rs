@@ -9,11 +9,12 @@ use super::errors::{Found, Section};
 use crate::util::{Limit, range};
 
 /// The names of the algorithms.
-pub(super) const CONGESTION: [(&str, CongestionControl); 3] = [
-    ("cubic", CongestionControl::Cubic),
-    ("reno", CongestionControl::Reno),
-    ("dctcp", CongestionControl::Dctcp),
-];
+pub(super) const CONGESTION: [(&str, CongestionControl); 3] =
+    [named(CongestionControl::Cubic), named(CongestionControl::Reno), named(CongestionControl::Dctcp)];
+
+const fn named(control: CongestionControl) -> (&'static str, CongestionControl) {
+    (control.name(), control)
+}
 
 /// Bytes of a buffer.
 pub(super) const BUFFER: Limit = range(4096, 1 << 30);
