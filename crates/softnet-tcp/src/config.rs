@@ -61,6 +61,9 @@ pub struct Config {
     pub tcp_pacing_ca_ratio: u16,
     /// Whether segments are spread over time. Linux paces only where `fq` or BBR ask for it.
     pub pacing: bool,
+    /// Bytes of this stack that may wait before a device when a connection that has some in flight adds to
+    /// them; about a millisecond of its rate, if that is less.
+    pub tcp_limit_output_bytes: u32,
     /// Bytes beyond which unsent data makes a socket not writable.
     pub tcp_notsent_lowat: u32,
     /// Whether selective acknowledgements are offered (RFC 2018).
@@ -181,6 +184,7 @@ impl Default for Config {
             tcp_pacing_ss_ratio: 200,
             tcp_pacing_ca_ratio: 120,
             pacing: false,
+            tcp_limit_output_bytes: 4 << 20,
             tcp_notsent_lowat: u32::MAX,
             tcp_sack: true,
             tcp_dsack: true,

@@ -53,6 +53,12 @@ impl<H> Conn<H> {
         loop {
             let limits = self.limits(cx);
             let Some(mut transmit) = self.tx.next(&mut cx.send(), &limits) else { break };
+            let again = transmit.kind == Kind::Retransmit;
+            if cx.out.backlog() >= self.tx.queue_limit(cx.cfg, transmit.payload(), again) {
+                cx.out.throttled();
+                self.set(ConnFlags::DIRTY, true);
+                return;
+            }
             if !self.send_data(cx, &mut transmit) {
                 self.tx.on_tx_refused(&cx.send());
                 self.set(ConnFlags::DIRTY, true);

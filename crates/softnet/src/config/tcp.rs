@@ -66,6 +66,7 @@ knobs! {
         tcp_keepalive_time: 1, 32_767;
         tcp_keepalive_intvl: 1, 32_767;
         tcp_keepalive_probes: 1, 127;
+        tcp_limit_output_bytes: 4_096, 4_294_967_295;
         tcp_notsent_lowat: 1, 4_294_967_295;
     }
     switches {

@@ -148,6 +148,7 @@ impl World {
             sockets: &sockets,
             napi_id: 0,
             room: SockMem::new(16384).room(0),
+            backlog: &|_| 0,
             max_time_waits: 64,
             max_orphans: 64,
         };
