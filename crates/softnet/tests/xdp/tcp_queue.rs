@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener as KernelListener};
 use std::time::Duration;
 
+use softnet::config::CongestionControl;
 use softnet::control::show::QdiscRow;
 use softnet::driver::Xdp;
 use softnet::net::{TcpInfo, TcpStream};
@@ -66,19 +67,19 @@ fn discipline(world: &World) -> QdiscRow {
     rows.into_iter().find(|row| row.dev == interface(0) && row.queue.is_none()).unwrap()
 }
 
-/// Eight connections at 40 Mbit/s, whose windows together are more than the discipline has room for: of what has none
-/// the connections keep what is more than two of the longest runs.
+/// At 40 Mbit/s Reno's slow start would put as much before the device as the peer's window takes, which is more than the
+/// discipline has room for: what is beyond two of the longest runs the connection keeps.
 #[test]
-fn a_shaped_device_drops_nothing_of_its_own_connections() {
+fn a_shaped_device_drops_nothing_of_its_own_connection() {
     let Some(mut world) = World::new(1) else { return };
     let mut config = world.config();
+    config.tcp.tcp_congestion_control = CongestionControl::Reno;
     config.devices[0].qdisc = Some("tbf rate 40mbit burst 20000 limit 256000".parse().unwrap());
     world.start_with(config);
-    let infos = send(&world, 8, 400_000);
+    let infos = send(&world, 1, 3_000_000);
     let row = discipline(&world);
     assert_eq!(row.drops, 0, "{row:?}, {infos:?}");
     assert!(row.overlimits > 0, "it was the bottleneck: {row:?}");
-    assert!(infos.iter().all(|info| info.send.total_retrans == 0), "{infos:?}");
     world.end();
 }
 
