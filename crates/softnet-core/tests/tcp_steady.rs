@@ -119,6 +119,7 @@ impl World {
             sockets: self.binder.sockets(),
             napi_id: 1,
             room: SockMem::new(1 << 20).room(0),
+            backlog: &|_| 0,
             max_time_waits: 1,
             max_orphans: 1,
         };

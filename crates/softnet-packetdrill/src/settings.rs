@@ -186,12 +186,7 @@ impl Settings {
 
 /// The algorithm of a name, if there is one.
 pub(crate) fn congestion(name: &str) -> Option<CongestionControl> {
-    Some(match name {
-        "cubic" => CongestionControl::Cubic,
-        "reno" => CongestionControl::Reno,
-        "dctcp" => CongestionControl::Dctcp,
-        _ => return None,
-    })
+    CongestionControl::from_name(name)
 }
 
 /// A setting that means nothing here fails the script: it would test something else.

@@ -61,6 +61,9 @@ pub struct Config {
     pub tcp_pacing_ca_ratio: u16,
     /// Whether segments are spread over time. Linux paces only where `fq` or BBR ask for it.
     pub pacing: bool,
+    /// Bytes of this stack that may wait before a device when a connection that has some in flight adds to
+    /// them; about a millisecond of its rate, if that is less.
+    pub tcp_limit_output_bytes: u32,
     /// Bytes beyond which unsent data makes a socket not writable.
     pub tcp_notsent_lowat: u32,
     /// Whether selective acknowledgements are offered (RFC 2018).
@@ -120,14 +123,35 @@ pub struct Config {
 }
 
 /// Congestion control algorithms.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CongestionControl {
     /// RFC 9438.
+    #[default]
     Cubic,
     /// RFC 5681, 6582.
     Reno,
     /// RFC 8257.
     Dctcp,
+}
+
+impl CongestionControl {
+    /// All there are.
+    pub const ALL: [CongestionControl; 3] =
+        [CongestionControl::Cubic, CongestionControl::Reno, CongestionControl::Dctcp];
+
+    /// Its name, as `TCP_CONGESTION` has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            CongestionControl::Cubic => "cubic",
+            CongestionControl::Reno => "reno",
+            CongestionControl::Dctcp => "dctcp",
+        }
+    }
+
+    /// The one of that name.
+    pub fn from_name(name: &str) -> Option<CongestionControl> {
+        CongestionControl::ALL.into_iter().find(|control| control.name() == name)
+    }
 }
 
 impl Default for Config {
@@ -160,6 +184,7 @@ impl Default for Config {
             tcp_pacing_ss_ratio: 200,
             tcp_pacing_ca_ratio: 120,
             pacing: false,
+            tcp_limit_output_bytes: 4 << 20,
             tcp_notsent_lowat: u32::MAX,
             tcp_sack: true,
             tcp_dsack: true,

@@ -109,6 +109,13 @@ impl TimeWait {
             .then(|| (self.next_iss(), self.ts_recent))
     }
 
+    /// The same for a program that asked for this port: it has waited as long as it thought fit, whatever
+    /// `tcp_tw_reuse` says (Linux `tcp_twsk_unique` without a TIME-WAIT socket to replace).
+    pub fn reusable_by_port(&self) -> Option<(Seq, u32)> {
+        let ended = self.substate == Substate::TimeWait;
+        (ended && self.has_ts).then(|| (self.next_iss(), self.ts_recent))
+    }
+
     /// A number that no old segment can have; never zero.
     fn next_iss(&self) -> Seq {
         let iss = self.snd_nxt + 65_537;
@@ -353,6 +360,15 @@ mod tests {
         assert_eq!(answered(give(&mut waiting, &cfg, 10, &fin)), Some((500, 1001)));
         assert_eq!(waiting.substate(), Substate::TimeWait);
         assert_eq!(waiting.deadline(), NOW.plus_millis(60_010));
+    }
+
+    #[test]
+    fn a_program_may_ask_for_the_port_at_once() {
+        // Whatever tcp_tw_reuse says, if timestamps keep the connections apart.
+        let (seq, ts_recent) = tw(Substate::TimeWait).reusable_by_port().unwrap();
+        assert_eq!((seq, ts_recent), (Seq(500 + 65_537), 70));
+        assert_eq!(tw(Substate::FinWait2).reusable_by_port(), None);
+        assert_eq!(TimeWait { has_ts: false, ..tw(Substate::TimeWait) }.reusable_by_port(), None);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::arrivals::Arrivals;
 use super::random::Random;
 use super::tally::{Progress, Tally};
 use super::wire::{Op, Part, Parts, Verdict, Wire};
-use super::{Config, Load};
+use super::{Config, Load, Transport};
 
 /// Most requests that are outstanding on one connection. Ids have 16 bits; half of them stay free, so that a response
 /// that comes late is not taken for another's.
@@ -194,7 +194,11 @@ impl<'a, S: DatagramSet> Client<'a, S> {
         let work = Work::Each { left: range, again: Vec::new() };
         let load = std::mem::replace(&mut self.work, work);
         let timeout = self.timeout;
-        self.timeout = timeout.min(STORE_AGAIN);
+        self.timeout = match self.config.transport {
+            Transport::Udp => timeout.min(STORE_AGAIN),
+            // Nothing is lost, and what comes late is waited for.
+            Transport::Tcp => u64::MAX,
+        };
         self.heard = clock();
         for flow in 0..self.flows.len() {
             self.queue.extend((0..PRELOAD_WINDOW).map(|_| (self.heard, flow)));
@@ -324,7 +328,7 @@ impl<'a, S: DatagramSet> Client<'a, S> {
                 Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
                     if let Work::Each { .. } = self.work {
                         return Err(format!(
-                            "no server answers at {}: its port is closed",
+                            "no server answers at {}: its port is closed; one that is there for TCP alone is asked with --tcp",
                             self.config.server
                         ));
                     }

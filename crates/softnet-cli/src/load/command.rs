@@ -5,20 +5,25 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use softnet_dev::process::raise_files_limit;
 use softnet_testkit::datagrams::{KernelSockets, Stop};
 
 use super::report::{report, text};
 use super::stack::OwnStack;
-use super::{Config, Dist, LONGEST_WAIT, Load, Moment, Records, run};
+use super::stream::{KernelNet, Streams};
+use super::{Config, Dist, LONGEST_WAIT, Load, Moment, Records, Transport, run};
 use crate::Failure;
 use crate::text::{grouped, print, rate};
 
-/// Put load on a memcached server over UDP, and measure how it bears it
+/// Put load on a memcached server over UDP or TCP, and measure how it bears it
 #[derive(clap::Args, Debug)]
 pub(crate) struct LoadArgs {
     /// The server: address or name, and port
     #[arg(value_name = "HOST:PORT")]
     server: String,
+    /// Ask over TCP, by connections that stay; else over UDP
+    #[arg(long)]
+    tcp: bool,
     /// Requests a second, whatever becomes of those before; without it each connection waits for its responses
     #[arg(short, long, value_name = "N", value_parser = positive)]
     rate: Option<f64>,
@@ -52,9 +57,10 @@ pub(crate) struct LoadArgs {
     /// Length of values
     #[arg(short = 'V', long, value_name = "DIST", default_value = "200")]
     valuesize: Dist,
-    /// Cut longer values to so many bytes; more than 1300 take requests or responses of several packets
-    #[arg(long, value_name = "BYTES", default_value_t = 1300, value_parser = clap::value_parser!(u16).range(..=65_000))]
-    max_value: u16,
+    /// Cut longer values to so many bytes, at most 65000, or 1000000 with --tcp; more than 1300 take requests or responses of
+    /// several packets
+    #[arg(long, value_name = "BYTES", default_value_t = 1300, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
+    max_value: u32,
     /// Share of requests that store a value
     #[arg(short, long, value_name = "0..1", default_value_t = 0.0, value_parser = share)]
     update: f64,
@@ -82,6 +88,7 @@ pub(crate) const HELP: &str = "\
 Examples:
   udp-kv --listen 127.0.0.1:11211 &       or: memcached -U 11211
   softnet load 127.0.0.1:11211            as fast as 8 connections can, one request at a time each
+  softnet load --tcp 127.0.0.1:11211      the same by TCP; the server: tcp-kv --listen 127.0.0.1:11211, or memcached
   softnet load 10.0.0.2:11211 --rate 100000 --time 30
                                           100,000 requests a second, as independent clients would send them
   softnet load 10.0.0.2:11211 --rate 200000 -T 2 -c 20 --records 1000000 --keysize fb_key \\
@@ -90,7 +97,10 @@ Examples:
   softnet load --softnet load.toml 10.0.0.2:11211
                                           the same question by softnet's sockets
 
-load.toml of the last, where eth1 is an interface that softnet may take:
+  softnet load --tcp -T 2 -c 1000 10.0.0.2:11211 --max-value 100000 --valuesize uniform:100000
+                                          2,000 connections, and values of up to 100,000 bytes
+
+load.toml, where eth1 is an interface that softnet may take:
   [[device]]
   name = \"eth1\"
   addresses = [\"10.0.0.1/24\"]
@@ -104,6 +114,9 @@ the requests that it held up. Compare latencies in an open loop, at a rate that 
 First every record is stored, and again if the server does not confirm it. Keys and values are functions of their \
 numbers, and every response is compared with them to the last byte; one that differs makes the exit code 1. What was \
 not answered in time counts as lost, and not in the latencies.
+
+Over TCP (--tcp) all connections are made first and stay; requests of one are answered in their order, so that a long response \
+holds up those behind it. A connection that ends, or says what was not asked for, ends the run.
 
 DIST is a number, or fixed:N, uniform:MOST, exponential:LAMBDA, pareto:LOC,SCALE,SHAPE, gev:LOC,SCALE,SHAPE, fb_key, \
 fb_value, fb_ia (mutilate's names and parameters). For --iadist the mean comes from --rate, and numbers may be left out.
@@ -122,6 +135,9 @@ If the generator cannot keep its rate, it says so: then the latencies are its ow
 and need a CPU each; --blocking makes them sleep, and is late by as much as the machine takes to wake a thread.
 
 Exit codes: 0 done; 1 no server, no response, or a wrong one; 2 the command line or the stack's configuration is wrong.";
+
+/// Longest value that fits into a datagram with its request.
+const MAX_UDP_VALUE: u32 = 65_000;
 
 fn positive(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|_| "expected a number")?;
@@ -151,14 +167,20 @@ impl LoadArgs {
             }
             None => Load::Closed { in_flight: self.in_flight },
         };
+        if !self.tcp && self.max_value > MAX_UDP_VALUE {
+            return Err(format!(
+                "--max-value: a request by UDP has room for {MAX_UDP_VALUE} bytes; longer ones need --tcp"
+            ));
+        }
         let records = Records {
             count: self.records,
             key_size: self.keysize.clone(),
             value_size: self.valuesize.clone(),
-            max_value: self.max_value.into(),
+            max_value: self.max_value as usize,
         };
         Ok(Config {
             server: resolve(&self.server)?,
+            transport: if self.tcp { Transport::Tcp } else { Transport::Udp },
             threads: self.threads.into(),
             connections: self.connections.into(),
             cpus: self.cpu.clone(),
@@ -194,15 +216,21 @@ pub(crate) fn load(args: &LoadArgs) -> Result<(), Failure> {
     let stop = Stop::new().map_err(|error| Failure::of("eventfd", error))?;
     let mut shown = Shown::new(&config, !args.json && std::io::stderr().is_terminal());
     let tell = |moment| shown.tell(moment);
-    let tally = match &args.softnet {
-        None => {
-            run(&config, |_| KernelSockets::connected(config.server, config.connections, 64, &stop), tell)
+    // Each socket of the kernel's is one.
+    raise_files_limit();
+    let (server, count) = (config.server, config.connections);
+    let stack = args.softnet.as_deref().map(|file| OwnStack::start(file, args.blocking)).transpose()?;
+    let tally = match (&stack, config.transport) {
+        (None, Transport::Udp) => run(&config, |_| KernelSockets::connected(server, count, 64, &stop), tell),
+        (None, Transport::Tcp) => {
+            run(&config, |_| Streams::connected(KernelNet::new()?, server, count), tell)
         }
-        Some(file) => {
-            let stack = OwnStack::start(file, args.blocking)?;
-            run(&config, |_| stack.sockets(config.server, config.connections, args.blocking, &stop), tell)
+        (Some(stack), Transport::Udp) => {
+            run(&config, |_| stack.sockets(server, count, args.blocking, &stop), tell)
         }
+        (Some(stack), Transport::Tcp) => run(&config, |_| stack.streams(server, count, args.blocking), tell),
     };
+    drop(stack);
     let tally = tally.map_err(Failure::Run)?;
     if args.loadonly {
         return print(&format!("{} records are stored\n", grouped(config.records.count.into())));

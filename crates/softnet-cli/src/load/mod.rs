@@ -1,4 +1,4 @@
-//! `softnet load`: requests to a server that speaks memcached's protocol over UDP, whichever it is.
+//! `softnet load`: requests to a server that speaks memcached's text protocol over UDP or TCP, whichever it is.
 //!
 //! ```text
 //!  Arrivals (open) ─┐
@@ -8,7 +8,7 @@
 //!                     Tally of each thread ─► sum ─► table, JSON
 //! ```
 //!
-//! [`run`] is for the command, on the kernel's sockets or on those of a stack of its own ([`stack`]), and for benches, which may
+//! Over TCP, [`stream`] has connections in the place of a `DatagramSet`'s sockets. [`run`] is for the command, on the kernel's sockets or on those of a stack of its own ([`stack`]), and for benches, which may
 //! call it in a network namespace, with a look at the server's counters when measuring begins and ends. Threads share nothing while they measure.
 
 mod arrivals;
@@ -19,6 +19,7 @@ mod random;
 mod record;
 mod report;
 mod stack;
+mod stream;
 mod tally;
 #[cfg(test)]
 mod tests;
@@ -28,6 +29,7 @@ use std::net::SocketAddr;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use softnet_testkit::datagrams::DatagramSet;
 
 use crate::bench::pin;
@@ -55,10 +57,18 @@ pub(crate) enum Load {
     },
 }
 
+/// What requests go by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Transport {
+    Udp,
+    Tcp,
+}
+
 /// What to do.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     pub(crate) server: SocketAddr,
+    pub(crate) transport: Transport,
     pub(crate) threads: usize,
     /// Of each thread.
     pub(crate) connections: usize,
@@ -100,6 +110,8 @@ pub(crate) enum Moment {
 
 /// Longest wait without a look at what has to be given up.
 const LONGEST_WAIT: Duration = Duration::from_millis(10);
+/// How long a connection may take to be made.
+const CONNECTING: Duration = Duration::from_secs(10);
 /// How often a caller is told how far it is.
 const TELL: Duration = Duration::from_secs(1);
 /// From when all threads are ready to their first requests.
@@ -156,7 +168,7 @@ fn work<S: DatagramSet>(
     if !config.cpus.is_empty() {
         pin(config.cpus[thread % config.cpus.len()])?;
     }
-    let set = open(thread).map_err(|error| format!("sockets for {}: {error}", config.server))?;
+    let set = open(thread).map_err(|error| not_open(config, &error))?;
     let mut clock = || epoch.elapsed().as_nanos() as u64;
     let mut client = Client::new(set, config, thread, progress);
     if config.preload {
@@ -168,6 +180,33 @@ fn work<S: DatagramSet>(
         Ok(span) => client.run(span, thread, &mut clock),
         // Another thread has failed, or there is nothing to measure.
         Err(_) => Ok(Tally::new()),
+    }
+}
+
+/// Why there are no sockets, and what to do about it.
+fn not_open(config: &Config, error: &std::io::Error) -> String {
+    use std::io::ErrorKind::{AddrNotAvailable, ConnectionRefused, TimedOut};
+    let Config { server, transport, .. } = config;
+    let (all, each) = (config.threads * config.connections, config.connections);
+    match (transport, error.kind()) {
+        (Transport::Tcp, ConnectionRefused) => {
+            format!(
+                "no server answers at {server} by TCP: its port is closed; without --tcp it is asked by UDP"
+            )
+        }
+        (Transport::Tcp, TimedOut) => format!(
+            "{server} makes no connection within {} s; is it there, and does a filter drop what goes there?",
+            CONNECTING.as_secs()
+        ),
+        (Transport::Tcp, AddrNotAvailable) => format!(
+            "{all} connections to {server}: there is no port left; ask for fewer (--connections), or widen \
+             net.ipv4.ip_local_port_range"
+        ),
+        (Transport::Tcp, _) if error.raw_os_error() == Some(Errno::MFILE.raw_os_error()) => format!(
+            "{each} connections in each thread: {error}; each takes one; ask for fewer (--connections), or raise the \
+             limit (ulimit -n)"
+        ),
+        _ => format!("sockets for {server}: {error}"),
     }
 }
 

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::tally::LATE;
-use super::{Config, Load, Tally};
+use super::{Config, Load, Tally, Transport};
 use crate::bench::latency::Latency;
 use crate::bench::report::{Report, Row};
 use crate::text::{Align, grouped, nanos, rate, table};
@@ -19,6 +19,7 @@ pub(super) fn report(config: &Config, tally: &Tally) -> Report {
     };
     let mut params = vec![
         ("server", json!(config.server.to_string())),
+        ("transport", json!(if config.transport == Transport::Tcp { "tcp" } else { "udp" })),
         ("rate", load),
         ("threads", json!(config.threads)),
         ("connections", json!(config.connections)),
@@ -71,8 +72,9 @@ pub(super) fn text(config: &Config, tally: &Tally) -> String {
     };
     let records = &config.records;
     let mut text = format!(
-        "{}: {how} of {}, for {seconds} s\n{} records, keys {}, values {} (up to {} bytes), {} % updates\n\n",
+        "{}{}: {how} of {}, for {seconds} s\n{} records, keys {}, values {} (up to {} bytes), {} % updates\n\n",
         config.server,
+        if config.transport == Transport::Tcp { " by TCP" } else { "" },
         many(config.threads, "thread"),
         grouped(records.count.into()),
         records.key_size,

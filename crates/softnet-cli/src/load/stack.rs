@@ -16,6 +16,7 @@ use softnet_testkit::datagrams::Stop;
 use udp_kv::{SoftnetSockets, Waiting};
 
 use super::LONGEST_WAIT;
+use super::stream::{SoftnetNet, Streams};
 use crate::instance::{self, Instance, Running};
 use crate::{Failure, run};
 
@@ -70,15 +71,28 @@ impl OwnStack {
         blocks: bool,
         stop: &Stop,
     ) -> io::Result<SoftnetSockets> {
-        let all_the_time = LONGEST_WAIT.as_micros() as u32;
-        let params = EpollParams {
-            busy_poll_usecs: if blocks { 0 } else { all_the_time },
-            busy_poll_budget: RecvBatch::MAX as u16,
-            // A thread that polls all the time must not leave the queue to its timer, as one that may sleep does.
-            prefer_busy_poll: blocks,
-        };
-        let waiting = Waiting { params, ..Waiting::default() };
+        let waiting = Waiting { params: params(blocks), ..Waiting::default() };
         SoftnetSockets::connected(&self.handle, server, count, waiting, stop)
+    }
+
+    /// The same over TCP.
+    pub(super) fn streams(
+        &self,
+        server: SocketAddr,
+        count: usize,
+        blocks: bool,
+    ) -> io::Result<Streams<SoftnetNet>> {
+        Streams::connected(SoftnetNet::new(&self.handle, params(blocks))?, server, count)
+    }
+}
+
+/// How a thread waits.
+fn params(blocks: bool) -> EpollParams {
+    EpollParams {
+        busy_poll_usecs: if blocks { 0 } else { LONGEST_WAIT.as_micros() as u32 },
+        busy_poll_budget: RecvBatch::MAX as u16,
+        // A thread that polls all the time must not leave the queue to its timer, as one that may sleep does.
+        prefer_busy_poll: blocks,
     }
 }
 

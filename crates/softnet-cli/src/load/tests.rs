@@ -174,6 +174,7 @@ fn config(load: Load, valuesize: &str) -> Config {
     let dist = |text: &str| text.parse().unwrap();
     Config {
         server: server(),
+        transport: Transport::Udp,
         threads: 1,
         connections: 4,
         cpus: Vec::new(),

@@ -10,7 +10,7 @@ use softnet_testkit::datagrams::Outbox;
 use super::record::Records;
 
 /// Bytes before each message: request id, number of this datagram, number of all, reserved; 16 bits each, big-endian.
-const HEADER: usize = 8;
+pub(super) const HEADER: usize = 8;
 /// Most datagrams of a response that are believed in: the longest value takes 48 of 1,400 bytes.
 const MAX_PARTS: u16 = 1024;
 

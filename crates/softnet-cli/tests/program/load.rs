@@ -19,7 +19,7 @@ use udp_kv::store::Store;
 
 const PORT: u16 = 11211;
 
-fn address() -> SocketAddr {
+pub(super) fn address() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, PORT).into()
 }
 
@@ -32,14 +32,14 @@ fn udp_kv() -> (Server, Arc<Store>) {
 }
 
 /// `softnet load` on that server, in the calling thread's namespace.
-fn load(args: &str) -> Output {
+pub(super) fn load(args: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_softnet"));
     command.args(["load", "127.0.0.1:11211", "--blocking", "--timeout", "10000"]);
     command.args(args.split_whitespace()).output().expect("spawn softnet")
 }
 
 /// The row of figures, and the whole.
-fn figures(output: &Output) -> Value {
+pub(super) fn figures(output: &Output) -> Value {
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_str(&text).expect("one JSON object");
@@ -48,12 +48,12 @@ fn figures(output: &Output) -> Value {
     report["rows"][0].clone()
 }
 
-fn figure(row: &Value, name: &str) -> f64 {
+pub(super) fn figure(row: &Value, name: &str) -> f64 {
     row[name]["median"].as_f64().unwrap_or_else(|| panic!("no {name} in {row}"))
 }
 
 /// What holds of every run against a server that works.
-fn sound(row: &Value) {
+pub(super) fn sound(row: &Value) {
     for name in ["misses", "wrong", "not_sent"] {
         assert_eq!(figure(row, name), 0.0, "{name}: {row}");
     }
@@ -63,7 +63,7 @@ fn sound(row: &Value) {
     }
 }
 
-const FACEBOOK: &str =
+pub(super) const FACEBOOK: &str =
     "--records 500 --keysize fb_key --valuesize fb_value --update 0.03 --json --time 0.4 --warmup 0.1";
 
 #[test]
@@ -97,19 +97,19 @@ fn udp_kv_bears_a_closed_and_an_open_loop() {
         .unwrap();
 }
 
-/// A namespace for `softnet load` on a stack of its own, and at the other end of a veth pair udp-kv on the kernel's sockets.
-struct World {
+/// A namespace for `softnet load` on a stack of its own, and another at the other end of a veth pair.
+pub(super) struct Wire {
     near: NetNs,
-    server: Server,
     dir: tempfile::TempDir,
 }
 
-const SERVERS: [&str; 2] = ["10.9.0.2:11211", "[fd09::2]:11211"];
-const DEFERS: &str =
+pub(super) const SERVERS: [&str; 2] = ["10.9.0.2:11211", "[fd09::2]:11211"];
+pub(super) const DEFERS: &str =
     "napi_defer_hard_irqs = 100\ngro_flush_timeout = 200000\nirq_suspend_timeout = 20000000\n";
 
-impl World {
-    fn new() -> World {
+impl Wire {
+    /// And what `serve` makes at the other end, on the kernel's sockets.
+    pub(super) fn new<T: Send>(serve: impl FnOnce() -> T + Send) -> (Wire, T) {
         let (near, far) = (NetNs::new().unwrap(), NetNs::new().unwrap());
         let wire = || {
             let mut netlink = Netlink::new().unwrap();
@@ -124,14 +124,11 @@ impl World {
             netlink.add_address("eth0", Ipv4Addr::new(10, 9, 0, 2), 24).unwrap();
             netlink.add_address("eth0", Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 2), 64).unwrap();
             netlink.wait_running("eth0").unwrap();
-            let stop = Arc::new(Stop::new().unwrap());
-            let addresses = SERVERS.map(|server| server.parse().unwrap());
-            let sets = vec![KernelSockets::bound(&addresses, 64, &stop).unwrap()];
-            Server::start(sets, &Arc::new(Store::new(64 << 20, 8)), &stop).unwrap()
+            serve()
         };
         near.run(wire).unwrap();
-        let server = far.run(serve).unwrap();
-        World { near, server, dir: tempfile::tempdir().unwrap() }
+        let served = far.run(serve).unwrap();
+        (Wire { near, dir: tempfile::tempdir().unwrap() }, served)
     }
 
     fn control(&self) -> PathBuf {
@@ -139,7 +136,7 @@ impl World {
     }
 
     /// The stack from now on, with these knobs of its device.
-    fn configure(&self, knobs: &str) {
+    pub(super) fn configure(&self, knobs: &str) {
         let config = format!(
             "[stack]\ncontrol = {:?}\nworkers = [0]\nframes = 16384\n\n\
              [[device]]\nname = \"load0\"\naddresses = [\"10.9.0.1/24\", \"fd09::1/64\"]\nring = 512\n{knobs}",
@@ -156,7 +153,7 @@ impl World {
         self.near.run(|| command.spawn()).unwrap().expect("spawn softnet")
     }
 
-    fn load(&self, server: &str, args: &str) -> Output {
+    pub(super) fn load(&self, server: &str, args: &str) -> Output {
         self.start(server, args).wait_with_output().unwrap()
     }
 
@@ -168,12 +165,22 @@ impl World {
     }
 }
 
+/// With udp-kv at the other end.
+fn world() -> (Wire, Server) {
+    Wire::new(|| {
+        let stop = Arc::new(Stop::new().unwrap());
+        let addresses = SERVERS.map(|server| server.parse().unwrap());
+        let sets = vec![KernelSockets::bound(&addresses, 64, &stop).unwrap()];
+        Server::start(sets, &Arc::new(Store::new(64 << 20, 8)), &stop).unwrap()
+    })
+}
+
 #[test]
 fn a_stack_of_its_own_asks_the_kernel() {
     if !net_allowed() {
         return;
     }
-    let world = World::new();
+    let (world, server) = world();
     world.configure(DEFERS);
     let mut asked = 0.0;
     for server in SERVERS {
@@ -188,7 +195,7 @@ fn a_stack_of_its_own_asks_the_kernel() {
             asked += figure(&row, "requests");
         }
     }
-    let counters = &world.server.counters()[0];
+    let counters = &server.counters()[0];
     assert!(counters.received.get() as f64 >= asked + 2.0 * 600.0);
     assert_eq!((counters.malformed.get(), counters.not_sent.get()), (0, 0));
     assert!(!world.control().exists(), "it took its control socket away");
@@ -199,7 +206,7 @@ fn a_stack_of_its_own_says_what_goes_wrong() {
     if !net_allowed() {
         return;
     }
-    let world = World::new();
+    let (world, _server) = world();
     world.configure(DEFERS);
     let error = world.failed("10.9.0.2:11212", 1);
     assert!(
@@ -219,12 +226,12 @@ fn a_signal_ends_a_stack_of_its_own_in_order() {
     if !net_allowed() {
         return;
     }
-    let world = World::new();
+    let (world, server) = world();
     world.configure(DEFERS);
     let child = world.start(SERVERS[0], "--time 600");
     let give_up = Instant::now() + Duration::from_secs(60);
     // More than there are records to be stored: it is well under way.
-    while world.server.counters()[0].received.get() < 15_000 {
+    while server.counters()[0].received.get() < 15_000 {
         assert!(Instant::now() < give_up, "it does not ask");
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -252,31 +259,42 @@ fn large_values_come_whole() {
         .unwrap();
 }
 
-#[test]
-fn memcached_bears_it_too() {
-    struct Memcached(Child);
-    impl Drop for Memcached {
-        fn drop(&mut self) {
-            let _ = self.0.kill();
-            let _ = self.0.wait();
+/// memcached with two threads on the loopback, until it is dropped.
+pub(super) struct Memcached(Child);
+
+impl Memcached {
+    /// `None`: it is not installed.
+    pub(super) fn start(args: &[&str]) -> Option<Memcached> {
+        let mut command = Command::new("memcached");
+        command.args(["-u", "root", "-l", "127.0.0.1", "-t", "2"]).args(args).stderr(Stdio::null());
+        match command.spawn() {
+            Ok(child) => Some(Memcached(child)),
+            Err(error) => {
+                let required = std::env::var_os("SOFTNET_REQUIRE_NET").is_some_and(|value| value == "1");
+                assert!(!required, "memcached is required: {error}");
+                println!("skipped: memcached is not installed");
+                None
+            }
         }
     }
+}
+
+impl Drop for Memcached {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn memcached_bears_it_too() {
     if !net_allowed() {
         return;
     }
     NetNs::new()
         .unwrap()
         .run(|| {
-            let args = ["-u", "root", "-l", "127.0.0.1", "-U", "11211", "-p", "0", "-t", "2"];
-            let child = match Command::new("memcached").args(args).stderr(Stdio::null()).spawn() {
-                Ok(child) => child,
-                Err(error) => {
-                    let required = std::env::var_os("SOFTNET_REQUIRE_NET").is_some_and(|value| value == "1");
-                    assert!(!required, "memcached is required: {error}");
-                    return println!("skipped: memcached is not installed");
-                }
-            };
-            let _server = Memcached(child);
+            let Some(_server) = Memcached::start(&["-U", "11211", "-p", "0"]) else { return };
             let give_up = Instant::now() + Duration::from_secs(30);
             // A free port can be taken.
             while UdpSocket::bind(address()).is_ok() {

@@ -6,6 +6,7 @@ mod cli;
 mod generate;
 mod instance;
 mod load;
+mod load_tcp;
 mod process;
 mod reload;
 mod rootless;

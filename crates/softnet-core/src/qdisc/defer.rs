@@ -355,6 +355,7 @@ impl<'a, R> Work<'a, R> {
                 next_run = NextRun::Again;
             }
         }
+        owner.body().tell_backlog();
         if next_run != NextRun::Idle {
             owner.body().ring.reschedule(next_run, now);
         }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::fifo::push;
 use super::{Qdisc, QdiscStats, Quota, ToFree, Verdict};
 use crate::gso::{self, is_aggregate, pkt_len};
-use crate::skb::{Batch, DropReason, Skb, SkbList};
+use crate::skb::{Batch, DropReason, Flags, Skb, SkbList};
 
 /// The ring of a TX queue, as its owner uses it. `C` is what the caller's thread brings along: its context.
 pub trait Ring<C: ?Sized> {
@@ -23,6 +23,9 @@ pub trait Ring<C: ?Sized> {
     fn segment(&mut self, _ctx: &mut C, skb: Skb) -> Result<SkbList, (Skb, DropReason)> {
         Ok(SkbList::from(skb))
     }
+    /// So many bytes that this stack made, and did not forward, are queued. Called when that has changed, before the owner
+    /// lets go.
+    fn local_backlog(&mut self, _bytes: u64) {}
     /// The queue is to be run again as `next_run` says, which is not `Idle`. Called before the owner lets go, so that there
     /// is no moment at which packets are queued, no thread owns the queue, and no run is scheduled.
     fn reschedule(&mut self, _next_run: NextRun, _now: u64) {}
@@ -49,6 +52,11 @@ pub(super) struct Root<R> {
     /// Its counters, if packets may pass by it: what each batch asks for.
     pass: Option<Arc<QdiscStats>>,
     pub(super) ring: R,
+    /// Bytes queued of packets that this stack made, about: what the discipline drops of its own accord is noticed when it is
+    /// empty.
+    local: u64,
+    /// What the ring was last told of that.
+    told: u64,
     /// Taken out of the discipline, and not taken by the ring; counted as queued. Without a discipline: gathered
     /// to be sent at once.
     held: Batch,
@@ -56,7 +64,7 @@ pub(super) struct Root<R> {
 
 impl<R> Root<R> {
     pub(super) fn new(qdisc: Option<Box<dyn Qdisc>>, ring: R) -> Self {
-        let mut root = Root { qdisc, pass: None, ring, held: Batch::new() };
+        let mut root = Root { qdisc, pass: None, ring, local: 0, told: 0, held: Batch::new() };
         root.changed();
         root
     }
@@ -82,7 +90,7 @@ impl<R> Root<R> {
             if is_aggregate(&skb) && pkt_len(&skb) > qdisc.max_len() {
                 return self.enqueue_cut(ctx, skb, now, to_free);
             }
-            return qdisc.enqueue(skb, now, to_free);
+            return enqueue(&mut **qdisc, &mut self.local, skb, now, to_free);
         }
         if self.held.room() == 0 {
             self.flush(ctx, to_free);
@@ -112,7 +120,10 @@ impl<R> Root<R> {
             let skbs = batch.drain();
             return skbs.fold(Verdict::Success, |worst, skb| worst.max(self.enqueue(ctx, skb, now, to_free)));
         }
-        batch.drain().fold(Verdict::Success, |worst, skb| worst.max(qdisc.enqueue(skb, now, to_free)))
+        let local = &mut self.local;
+        batch
+            .drain()
+            .fold(Verdict::Success, |worst, skb| worst.max(enqueue(&mut **qdisc, local, skb, now, to_free)))
     }
 
     /// Queues the segments of a packet that is too long for the discipline (the kernel's
@@ -127,7 +138,7 @@ impl<R> Root<R> {
             Ok(mut segments) => {
                 let mut worst = Verdict::Success;
                 while let Some(skb) = segments.pop_front() {
-                    worst = worst.max(qdisc.enqueue(skb, now, to_free));
+                    worst = worst.max(enqueue(&mut **qdisc, &mut self.local, skb, now, to_free));
                 }
                 worst
             }
@@ -163,6 +174,7 @@ impl<R> Root<R> {
         }
         batch.as_slice().iter().for_each(|skb| stats.sent(skb.segments(), pkt_len(skb) as u64));
         requeue(batch, stats);
+        self.local += local_bytes(batch);
         self.held.append(batch);
         Some(NextRun::Stopped)
     }
@@ -234,7 +246,12 @@ impl<R> Root<R> {
                 offer_again(&self.held, &**qdisc);
             }
             let offered = self.held.len();
+            // Who only forwards does not pay for it.
+            let local = if self.local > 0 { local_bytes(&self.held) } else { 0 };
             self.ring.xmit(ctx, &mut self.held);
+            if local > 0 {
+                self.local = self.local.saturating_sub(local - local_bytes(&self.held).min(local));
+            }
             *budget = budget.saturating_sub(offered - self.held.len());
             if !self.held.is_empty() {
                 requeue(&self.held, qdisc.stats());
@@ -243,6 +260,21 @@ impl<R> Root<R> {
             if qdisc.is_empty() {
                 return NextRun::Idle;
             }
+        }
+    }
+
+    /// Tells the ring how much of what is queued this stack made, if it does not know. Called before the owner lets go.
+    #[inline(always)]
+    pub(super) fn tell_backlog<C: ?Sized>(&mut self)
+    where
+        R: Ring<C>,
+    {
+        if self.local > 0 && self.qdisc.as_ref().is_none_or(|qdisc| qdisc.is_empty()) {
+            self.local = 0;
+        }
+        if self.local != self.told {
+            self.told = self.local;
+            self.ring.local_backlog(self.local);
         }
     }
 
@@ -260,6 +292,28 @@ impl<R> Root<R> {
             to_free.push_batch(&mut self.held, reason);
         }
     }
+}
+
+/// Queues a packet, and counts it if this stack made it.
+#[inline]
+fn enqueue(qdisc: &mut dyn Qdisc, local: &mut u64, skb: Skb, now: u64, to_free: &mut ToFree) -> Verdict {
+    let bytes = own_len(&skb);
+    let verdict = qdisc.enqueue(skb, now, to_free);
+    if bytes > 0 && verdict != Verdict::Drop {
+        *local += bytes;
+    }
+    verdict
+}
+
+/// Bytes of a packet that this stack made; of another 0.
+#[inline]
+fn own_len(skb: &Skb) -> u64 {
+    if skb.head().flags & Flags::ORIGINATED == 0 { 0 } else { pkt_len(skb) as u64 }
+}
+
+/// The same of several.
+fn local_bytes(batch: &Batch) -> u64 {
+    batch.as_slice().iter().map(own_len).sum()
 }
 
 /// `held` was queued once more, and is offered to the ring again.

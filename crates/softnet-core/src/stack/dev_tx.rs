@@ -86,6 +86,11 @@ impl<W: TxWake> DevTx<W> {
         self.queues[usize::from(to)].xmit(ctx, now, origin, &mut some);
     }
 
+    /// Bytes that this stack made and that wait in the disciplines of its queues.
+    pub fn local_backlog(&self) -> u64 {
+        self.queues.iter().map(|queue| queue.ring().local.load(Ordering::Relaxed)).sum()
+    }
+
     /// Takes back frames that were sent by queue `queue` (modulo how many there are).
     pub fn reap(&self, ctx: &mut SoftnetData, now: u64, queue: usize) {
         if !self.queues.is_empty() {

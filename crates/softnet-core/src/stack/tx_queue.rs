@@ -81,6 +81,8 @@ pub struct RingState {
     pub limit: AtomicU64,
     /// See [`limit`](Self::limit).
     pub inflight: AtomicU64,
+    /// Bytes before it, in the discipline, that this stack made and did not forward.
+    pub local: AtomicU64,
 }
 
 /// The ring as the discipline's owner uses it, within the byte queue limits of what it completes.
@@ -311,6 +313,10 @@ impl<W: TxWake> Ring<XmitContext<'_>> for LimitedRing<W> {
 
     fn segment(&mut self, cx: &mut XmitContext<'_>, skb: Skb) -> Result<SkbList, (Skb, DropReason)> {
         gso::segment(cx.ctx, skb)
+    }
+
+    fn local_backlog(&mut self, bytes: u64) {
+        self.state.local.store(bytes, Ordering::Relaxed);
     }
 
     fn reschedule(&mut self, next_run: NextRun, now: u64) {

@@ -1,8 +1,9 @@
 //! What the application does: queueing, reading, options (RFC 9293 3.9.1).
 
 use super::{Conn, ConnFlags, Cx, Error, Output, State, Tuned};
-use crate::config::Config;
+use crate::config::{Config, CongestionControl};
 use crate::recv::ack::{MAX_QUICK, MIN_MSS};
+use crate::send::CubicParams;
 
 /// Why nothing can be queued, or how much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +43,8 @@ pub enum SockOpt {
     UserTimeout(u32),
     /// `TCP_NOTSENT_LOWAT`, bytes; 0 is the stack's `tcp_notsent_lowat`.
     NotsentLowat(u32),
-    /// `SO_RCVLOWAT`, bytes.
+    /// `SO_RCVLOWAT`, bytes, cut to half of what the receive buffer may be; the buffer grows to hold
+    /// them, if it was not set.
     RcvLowat(u32),
     /// `TCP_WINDOW_CLAMP`, bytes.
     WindowClamp(u32),
@@ -52,6 +54,8 @@ pub enum SockOpt {
     SndBuf(u32),
     /// `SO_LINGER` with zero seconds: closing resets.
     LingerZero(bool),
+    /// `TCP_CONGESTION`.
+    Congestion(CongestionControl),
 }
 
 /// `EINVAL`: an option's value is out of range.
@@ -73,6 +77,7 @@ impl super::ConnOptions {
             SockOpt::RcvBuf(bytes) => self.rcvbuf = Some(bytes),
             SockOpt::SndBuf(bytes) => self.sndbuf = Some(bytes),
             SockOpt::QuickAck(_) => {}
+            SockOpt::Congestion(control) => self.congestion = Some(control),
             option => match flag_of(option) {
                 Some((flag, on)) => self.flags = if on { self.flags | flag } else { self.flags & !flag },
                 None => self.tuned.set(option),
@@ -157,12 +162,30 @@ impl<H> Conn<H> {
     /// buffer so full that no more may come.
     pub fn is_readable(&self) -> bool {
         let unread = self.unread();
-        let lowat = self.tuned().rcvlowat.unwrap_or(1);
+        let tuned = self.tuned.as_deref();
+        let lowat = tuned.map_or(1, |tuned| {
+            let mark = tuned.rcvlowat.unwrap_or(1);
+            if tuned.reader > 0 { mark.min(tuned.reader) } else { mark }
+        });
         unread >= lowat
             || self.is(ConnFlags::RCV_SHUT)
             || (unread > 0
                 && (self.win.held > self.win.buf - self.win.buf / 8
                     || self.win.current(self.rcv_nxt) <= u32::from(self.ack.rcv_mss)))
+    }
+
+    /// Bytes that a read of `len` bytes that blocks waits for (Linux `sock_rcvlowat`).
+    pub fn read_target(&self, len: u32) -> u32 {
+        let lowat = self.tuned.as_deref().and_then(|tuned| tuned.rcvlowat);
+        lowat.unwrap_or(1).min(len).max(1)
+    }
+
+    /// A reader blocks until `target` bytes are there, perhaps fewer than `SO_RCVLOWAT`: until
+    /// the next read they are enough for all.
+    pub fn reader_waits(&mut self, target: u32) {
+        if let Some(tuned) = &mut self.tuned {
+            tuned.reader = if tuned.reader == 0 { target } else { target.min(tuned.reader) };
+        }
     }
 
     /// Whether the receiving direction has ended, by the peer or by `shutdown`.
@@ -191,6 +214,11 @@ impl<H> Conn<H> {
     /// of what it read before. Where the window opens by much, the peer is told at once.
     pub fn read<O: Output<Handle = H>>(&mut self, cx: &mut Cx<'_, O>, bytes: u32, memory: u32) {
         let bytes = bytes.min(self.unread());
+        if bytes > 0
+            && let Some(tuned) = &mut self.tuned
+        {
+            tuned.reader = 0;
+        }
         self.copied += bytes;
         self.win.held = self.win.held.saturating_sub(memory);
         if self.state == State::Closed {
@@ -258,6 +286,14 @@ impl<H> Conn<H> {
             SockOpt::SndBuf(bytes) => {
                 self.sndbuf = bytes;
                 self.set(ConnFlags::SNDBUF_LOCKED, true);
+            }
+            SockOpt::Congestion(control) => {
+                self.tx.set_congestion(control, CubicParams::default());
+                self.set(ConnFlags::DCTCP, control == CongestionControl::Dctcp);
+            }
+            SockOpt::RcvLowat(bytes) => {
+                let bytes = self.win.hold(cx.cfg, bytes);
+                self.tuned.get_or_insert_default().set(SockOpt::RcvLowat(bytes));
             }
             option => {
                 self.tuned.get_or_insert_default().set(option);

@@ -64,6 +64,15 @@ pub trait Output {
     /// Payload that is not needed.
     fn discard(&mut self, handle: Self::Handle, why: DropReason);
 
+    /// Bytes of this host that wait before the device which the connection's segments leave by.
+    fn backlog(&mut self) -> u64 {
+        0
+    }
+
+    /// Too many wait there for the connection to add to them. It has some in flight, so that an ACK, or
+    /// a time-out, has it look again; the host may call [`flush`](Conn::flush) sooner.
+    fn throttled(&mut self) {}
+
     /// The first `bytes` of what is queued have arrived: the host forgets them.
     fn acked(&mut self, bytes: u32);
 
@@ -295,6 +304,8 @@ pub(crate) struct Tuned {
     pub(crate) linger2: Option<i32>,
     pub(crate) notsent_lowat: Option<u32>,
     pub(crate) rcvlowat: Option<u32>,
+    /// A reader that blocks waits for so many bytes; 0: none does.
+    pub(crate) reader: u32,
     pub(crate) user_mss: Option<u16>,
 }
 

@@ -51,7 +51,9 @@ impl ConnOptions {
     pub(crate) fn window(&self, cfg: &Config, advmss: u16) -> RecvWindow {
         let buf = self.rcvbuf.unwrap_or(cfg.tcp_rmem[1]);
         let locked = self.rcvbuf.is_some();
-        RecvWindow::new(cfg, buf, locked, self.window_clamp, advmss, cfg.tcp_window_scaling)
+        let mut window = RecvWindow::new(cfg, buf, locked, self.window_clamp, advmss, cfg.tcp_window_scaling);
+        self.tuned.rcvlowat.iter().for_each(|bytes| _ = window.hold(cfg, *bytes));
+        window
     }
 }
 
@@ -131,8 +133,17 @@ impl<H> Conn<H> {
             probes_began: Instant::NEVER,
             chrono: super::Chrono::default(),
             bound: Default::default(),
-            tuned: options.tuned.is_set().then(|| Box::new(options.tuned)),
+            tuned: options.tuned.is_set().then(|| {
+                let rcvlowat = options.tuned.rcvlowat.map(|bytes| bytes.min(start.win.most_held(cx.cfg)));
+                Box::new(Tuned { rcvlowat, ..options.tuned })
+            }),
         }
+    }
+
+    /// The connection takes the ports of one in TIME-WAIT: its first segment echoes the last timestamp
+    /// that the peer sent there.
+    pub fn succeed(&mut self, now: Instant, ts_recent: u32) {
+        (self.ts_recent, self.ts_recent_at) = (ts_recent, now);
     }
 
     /// An active open (RFC 9293 3.10.1): the next [`flush`](Self::flush) sends the SYN. `path_mss`
@@ -341,6 +352,7 @@ impl Tuned {
             linger2,
             notsent_lowat,
             rcvlowat,
+            reader: _,
             user_mss,
         } = self;
         keepidle.is_some()

@@ -53,6 +53,12 @@ impl<H> Conn<H> {
         loop {
             let limits = self.limits(cx);
             let Some(mut transmit) = self.tx.next(&mut cx.send(), &limits) else { break };
+            let again = transmit.kind == Kind::Retransmit;
+            if cx.out.backlog() >= self.tx.queue_limit(cx.cfg, transmit.payload(), again) {
+                cx.out.throttled();
+                self.set(ConnFlags::DIRTY, true);
+                return;
+            }
             if !self.send_data(cx, &mut transmit) {
                 self.tx.on_tx_refused(&cx.send());
                 self.set(ConnFlags::DIRTY, true);
@@ -278,7 +284,8 @@ impl<H> Conn<H> {
         } else {
             // RFC 3168 6.1.1: a SYN with ECE and CWR asks; one that is sent again does not, in
             // case that is what was dropped.
-            let ask = cx.cfg.tcp_ecn == 1 && !(again && cx.cfg.tcp_ecn_fallback);
+            let ask =
+                (cx.cfg.tcp_ecn == 1 || self.is(ConnFlags::DCTCP)) && !(again && cx.cfg.tcp_ecn_fallback);
             self.set(ConnFlags::ECN_ASKED, ask);
             if ask {
                 emit.flags = emit.flags | Flags::ECE | Flags::CWR;
@@ -287,8 +294,7 @@ impl<H> Conn<H> {
         };
         let (ts, wscale, sack) = offers;
         emit.options.mss = Some(self.win.advmss + if crossed && ts { super::open::TS_LEN } else { 0 });
-        emit.options.timestamps = ts
-            .then(|| Timestamps { val: self.ts_now(cx.now), ecr: if crossed { self.ts_recent } else { 0 } });
+        emit.options.timestamps = ts.then(|| Timestamps { val: self.ts_now(cx.now), ecr: self.ts_recent });
         emit.options.window_scale = wscale.then_some(self.win.scale);
         emit.options.sack_permitted = sack;
         // "The window field in a segment where the SYN bit is set MUST NOT be scaled."

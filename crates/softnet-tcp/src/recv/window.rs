@@ -106,6 +106,24 @@ impl RecvWindow {
         window
     }
 
+    /// The most that `SO_RCVLOWAT` may be: what half of the largest buffer would hold.
+    pub(crate) fn most_held(&self, cfg: &Config) -> u32 {
+        let buf = if self.drs.locked { self.buf } else { cfg.tcp_rmem[2].max(self.buf) };
+        buf / 2
+    }
+
+    /// `bytes` are to wait to be read at once, or fewer, if that is too much: the buffer, unless it was
+    /// set, is made to hold them (Linux `tcp_set_rcvlowat`). Returns how many.
+    pub(crate) fn hold(&mut self, cfg: &Config, bytes: u32) -> u32 {
+        let bytes = bytes.min(self.most_held(cfg));
+        let memory = self.memory_of(bytes.into());
+        if !self.drs.locked && memory > self.buf.into() {
+            self.buf = u32::try_from(memory).unwrap_or(u32::MAX);
+            self.clamp = self.clamp.max(bytes).min(FIELD_MAX << self.scale);
+        }
+        bytes
+    }
+
     /// The peer offered no scale.
     pub(crate) fn no_scale(&mut self) {
         self.scale = 0;

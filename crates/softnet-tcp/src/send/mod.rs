@@ -167,6 +167,8 @@ pub struct Sender {
 /// The sending half's part of `TCP_INFO`. Packets where no unit is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct SendInfo {
+    /// `TCP_CONGESTION`.
+    pub congestion: CongestionControl,
     /// `tcpi_ca_state`.
     pub ca_state: CaState,
     /// `tcpi_retransmits`: time-outs since the last ACK of new data.
@@ -293,6 +295,14 @@ impl Sender {
     /// RTO before the first sample: 3 s where a SYN was retransmitted (RFC 6298 5.7).
     pub fn set_initial_rto(&mut self, rto: Span) {
         self.rtt.set_initial_rto(rto);
+    }
+
+    /// Another congestion control takes over, without a memory; window and threshold stay (Linux
+    /// `tcp_reinit_congestion_control`).
+    pub fn set_congestion(&mut self, congestion: CongestionControl, cubic: CubicParams) {
+        if self.cc.kind() != congestion {
+            self.cc = cc::Cc::new(congestion, cubic);
+        }
     }
 
     /// SND.UNA.
@@ -439,6 +449,7 @@ impl Sender {
         let cold = self.cold.as_deref();
         let bytes_retrans = cold.map_or(0, |cold| cold.bytes_retrans);
         SendInfo {
+            congestion: self.cc.kind(),
             ca_state: self.state,
             retransmits: self.retransmits,
             probes: self.probes_out,

@@ -30,6 +30,9 @@ pub(crate) struct Host {
     pub(crate) delivered: u64,
     pub(crate) time_wait: Option<TimeWait>,
     pub(crate) refuse: bool,
+    /// Bytes that wait before the device; how often the engine heard that these are too many.
+    pub(crate) backlog: u64,
+    pub(crate) throttled: u32,
     /// Records of the send queue, by their last numbers.
     pub(crate) pieces: Vec<Piece>,
     /// Segments refused.
@@ -50,6 +53,14 @@ impl Output for Host {
         }
         self.refused += u64::from(self.refuse);
         !self.refuse
+    }
+
+    fn backlog(&mut self) -> u64 {
+        self.backlog
+    }
+
+    fn throttled(&mut self) {
+        self.throttled += 1;
     }
 
     fn deliver(&mut self, handle: Handle, front: u32, len: u32) {

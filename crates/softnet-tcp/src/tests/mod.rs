@@ -9,6 +9,7 @@ mod handshake;
 mod listen;
 mod long;
 mod matrix;
+mod options;
 mod pair;
 mod receive;
 mod runs;

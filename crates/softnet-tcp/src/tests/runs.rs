@@ -109,6 +109,26 @@ fn unsent_data_has_a_low_water_mark() {
     }
 }
 
+/// What waits before the device holds a connection back that has something in flight, and no other (Linux
+/// `tcp_small_queue_check`); a retransmission may find twice as much there.
+#[test]
+fn a_connection_does_not_add_to_a_long_queue() {
+    let mut talk = Talk::accepted(|cfg| cfg.tcp_limit_output_bytes = 5000);
+    talk.end.host.backlog = 1 << 30;
+    talk.end.write(20_000, false);
+    assert_eq!((taken(&mut talk), talk.end.host.throttled), (vec![(2000, true)], 1));
+    // Fewer wait: it goes on when it is asked, and stops as soon as there are as many again.
+    talk.end.host.backlog = 3999;
+    talk.end.after();
+    let n = taken(&mut talk).iter().map(|(len, _)| len).sum::<u32>();
+    assert_eq!((n, talk.end.host.throttled), (8000, 1), "as far as the congestion window goes");
+    talk.end.host.backlog = 5000;
+    talk.run("+10 < . 1:1(0) ack 2001 win 257");
+    assert_eq!((taken(&mut talk), talk.end.host.throttled), (vec![], 2));
+    // What was lost goes all the same.
+    talk.run("+1 < . 1:1(0) ack 2001 win 257 <sack 4001:10001>\n> P. 2001:4001(2000) ack 1");
+}
+
 /// The send buffer grows for a writer that waits while the window has room, and for no other.
 #[test]
 fn a_buffer_grows_for_those_that_wait() {

@@ -9,11 +9,12 @@ use super::errors::{Found, Section};
 use crate::util::{Limit, range};
 
 /// The names of the algorithms.
-pub(super) const CONGESTION: [(&str, CongestionControl); 3] = [
-    ("cubic", CongestionControl::Cubic),
-    ("reno", CongestionControl::Reno),
-    ("dctcp", CongestionControl::Dctcp),
-];
+pub(super) const CONGESTION: [(&str, CongestionControl); 3] =
+    [named(CongestionControl::Cubic), named(CongestionControl::Reno), named(CongestionControl::Dctcp)];
+
+const fn named(control: CongestionControl) -> (&'static str, CongestionControl) {
+    (control.name(), control)
+}
 
 /// Bytes of a buffer.
 pub(super) const BUFFER: Limit = range(4096, 1 << 30);
@@ -65,6 +66,7 @@ knobs! {
         tcp_keepalive_time: 1, 32_767;
         tcp_keepalive_intvl: 1, 32_767;
         tcp_keepalive_probes: 1, 127;
+        tcp_limit_output_bytes: 4_096, 4_294_967_295;
         tcp_notsent_lowat: 1, 4_294_967_295;
     }
     switches {

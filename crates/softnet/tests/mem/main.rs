@@ -38,6 +38,7 @@ mod sleep;
 mod steering;
 mod tcp;
 mod tcp_epoll;
+mod tcp_options;
 #[cfg(feature = "tokio")]
 mod tcp_tokio;
 mod tcp_wire;

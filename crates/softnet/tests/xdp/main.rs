@@ -30,6 +30,7 @@ mod switch;
 mod tap;
 mod tcp;
 mod tcp_matrix;
+mod tcp_queue;
 mod traffic;
 mod udp;
 mod vlan;

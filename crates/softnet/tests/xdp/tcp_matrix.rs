@@ -3,9 +3,10 @@
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener as KernelListener, TcpStream as KernelStream};
+use std::process::Command;
 use std::time::Duration;
 
-use softnet::net::{TcpListener, TcpStream};
+use softnet::net::{TcpBuilder, TcpInfo};
 use softnet_dev::netlink::Netlink;
 use softnet_testkit::sysctl;
 
@@ -41,40 +42,43 @@ where
 }
 
 /// A connection from the kernel to softnet, and one back, in both families; softnet's view of both.
-fn talk(world: &World, case: &str) -> Vec<softnet::net::TcpInfo> {
-    let handle = world.handle();
+fn talk(world: &World, case: &str) -> Vec<TcpInfo> {
+    let v6 = talk_as(world, case, true, &TcpBuilder::new(&world.handle()));
+    [talk_as(world, case, false, &TcpBuilder::new(&world.handle())), v6].concat()
+}
+
+/// In one family, by softnet's sockets as `builder` has them.
+fn talk_as(world: &World, case: &str, v6: bool, builder: &TcpBuilder) -> Vec<TcpInfo> {
     let mut infos = Vec::new();
-    let ends: [(IpAddr, IpAddr); 2] =
-        [(softnet(0).into(), host(0).into()), (softnet6(0).into(), host6(0).into())];
-    for (own, peer) in ends {
-        let (here, there) = (SocketAddr::from((own, 7)), SocketAddr::from((peer, 8080)));
-        let listener = TcpListener::bind(&handle, here).unwrap();
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                let client = world.hosts[0].run(|| KernelStream::connect(here)).unwrap();
-                let client = client.unwrap_or_else(|error| panic!("{case}, {here}: {error}"));
-                client.set_read_timeout(LIMIT).unwrap();
-                exchange(&client, [1, 2], || client.shutdown(Shutdown::Write).unwrap());
-            });
-            let (server, _) = listener.accept().unwrap();
-            server.set_read_timeout(LIMIT).unwrap();
-            exchange(&server, [2, 1], || server.shutdown(Shutdown::Write).unwrap());
-            infos.push(server.info().unwrap());
-        });
-        let kernel = world.hosts[0].run(|| KernelListener::bind(there)).unwrap().unwrap();
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                let (server, _) = kernel.accept().unwrap();
-                server.set_read_timeout(LIMIT).unwrap();
-                exchange(&server, [3, 4], || server.shutdown(Shutdown::Write).unwrap());
-            });
-            let client = TcpStream::connect(&handle, there);
-            let client = client.unwrap_or_else(|error| panic!("{case}, {there}: {error}"));
+    let (own, peer): (IpAddr, IpAddr) =
+        if v6 { (softnet6(0).into(), host6(0).into()) } else { (softnet(0).into(), host(0).into()) };
+    let (here, there) = (SocketAddr::from((own, 7)), SocketAddr::from((peer, 8080)));
+    let listener = builder.listen(here).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let client = world.hosts[0].run(|| KernelStream::connect(here)).unwrap();
+            let client = client.unwrap_or_else(|error| panic!("{case}, {here}: {error}"));
             client.set_read_timeout(LIMIT).unwrap();
-            exchange(&client, [4, 3], || client.shutdown(Shutdown::Write).unwrap());
-            infos.push(client.info().unwrap());
+            exchange(&client, [1, 2], || client.shutdown(Shutdown::Write).unwrap());
         });
-    }
+        let (server, _) = listener.accept().unwrap();
+        server.set_read_timeout(LIMIT).unwrap();
+        exchange(&server, [2, 1], || server.shutdown(Shutdown::Write).unwrap());
+        infos.push(server.info().unwrap());
+    });
+    let kernel = world.hosts[0].run(|| KernelListener::bind(there)).unwrap().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (server, _) = kernel.accept().unwrap();
+            server.set_read_timeout(LIMIT).unwrap();
+            exchange(&server, [3, 4], || server.shutdown(Shutdown::Write).unwrap());
+        });
+        let client = builder.connect(there);
+        let client = client.unwrap_or_else(|error| panic!("{case}, {there}: {error}"));
+        client.set_read_timeout(LIMIT).unwrap();
+        exchange(&client, [4, 3], || client.shutdown(Shutdown::Write).unwrap());
+        infos.push(client.info().unwrap());
+    });
     infos
 }
 
@@ -121,4 +125,51 @@ fn segments_fit_links_of_all_sizes() {
         }
         world.end();
     }
+}
+
+/// The least that all hosts take (RFC 9293 3.7.1), with timestamps.
+const MSS: u32 = 536;
+const PAYLOAD: u32 = MSS - 12;
+
+/// Small segments, where the kernel's route, softnet's sockets, or both announce that they take no others.
+#[test]
+fn small_segments_are_agreed_on_in_both_directions() {
+    let Some(mut world) = World::dual(1) else { return };
+    world.start_with(world.config_dual());
+    let announce = || {
+        for to in [format!("{}/32", softnet(0)), format!("{}/128", softnet6(0))] {
+            let args = format!("route add {to} dev eth0 advmss {MSS}");
+            let ip = || Command::new("ip").args(args.split(' ')).status().expect("ip of iproute2");
+            assert!(world.hosts[0].run(ip).unwrap().success(), "ip {args}");
+        }
+    };
+    let small = || TcpBuilder::new(&world.handle()).max_segment_size(MSS as u16).unwrap();
+    for case in ["softnet's sockets", "both", "the kernel's route"] {
+        if case == "both" {
+            announce();
+        }
+        let sockets = if case == "the kernel's route" { TcpBuilder::new(&world.handle()) } else { small() };
+        for v6 in [false, true] {
+            for info in talk_as(&world, case, v6, &sockets) {
+                assert_eq!(info.send.snd_mss, PAYLOAD, "{case}: {info:?}");
+                // What the kernel sends is short if softnet asks for it.
+                assert!(info.rcv_mss <= PAYLOAD || case == "the kernel's route", "{case}: {info:?}");
+            }
+        }
+    }
+    world.end();
+}
+
+/// A link of 576 bytes, which IPv6 does not have.
+#[test]
+fn small_segments_fit_a_small_link() {
+    let Some(mut world) = World::dual(1) else { return };
+    let set = |name: &str| Netlink::new().unwrap().set_mtu(name, MSS + 40).unwrap();
+    world.middle.run(|| set(&interface(0))).unwrap();
+    world.hosts[0].run(|| set("eth0")).unwrap();
+    world.start();
+    for info in talk_as(&world, "a link of 576 bytes", false, &TcpBuilder::new(&world.handle())) {
+        assert_eq!((info.send.snd_mss, info.rcv_mss), (PAYLOAD, PAYLOAD), "{info:?}");
+    }
+    world.end();
 }

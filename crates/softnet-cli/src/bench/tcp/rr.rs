@@ -1,6 +1,7 @@
 //! `softnet bench tcp-rr`: requests and responses over TCP, by number of connections and size.
 
 use std::cell::RefCell;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
@@ -81,6 +82,9 @@ const SIZES: [u32; 4] = [1, 64, 5 << 10, 1 << 20];
 const OUTSTANDING: u64 = 64 << 20;
 const WAYS: [&Way; 7] =
     [&BASE, &SUSPEND20, &FULLBUSY, &KERNEL, &KERNEL_SPIN, &KERNEL_XDP, &KERNEL_XDP_THREADED];
+
+/// Connections that are reset before the server is asked whether it knows: their packets fit a ring of the wire.
+const AT_ONCE: usize = super::wire::RING / 4;
 
 /// Every so many connections one is active.
 fn stride(connections: u32) -> usize {
@@ -164,15 +168,8 @@ impl Bed {
             set_knobs(stack, way)?;
         }
         self.server.wait_as(way);
-        self.server.orders.size.store(size as usize, std::sync::atomic::Ordering::Relaxed);
-        self.client.resize(connections as usize)?;
-        let until = Instant::now() + Duration::from_secs(30);
-        while self.server.orders.open.load(std::sync::atomic::Ordering::Relaxed) != connections as usize {
-            if Instant::now() > until {
-                return Err("the server does not have the connections that the client has".into());
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        self.server.orders.size.store(size as usize, Ordering::Relaxed);
+        self.resize(connections as usize)?;
         let threads = self.rig.server_threads(self.server.tid);
         let mut usage = Vec::with_capacity(2);
         let mut look = || usage.push(Usage::of(&threads));
@@ -187,6 +184,61 @@ impl Bed {
             ("cpu_ns_per_request", if outcome.answered > 0 { cpu / outcome.answered as f64 } else { 0.0 }),
         ]);
         Ok(sample)
+    }
+
+    /// Makes it so many connections at both ends. Resets are not sent again: if the server stands still for a while, no
+    /// more of them are on the way than the wire holds.
+    fn resize(&mut self, connections: usize) -> Result<(), String> {
+        loop {
+            let open = self.server.orders.open.load(Ordering::Relaxed);
+            let next = connections.max(open.saturating_sub(AT_ONCE));
+            self.client.resize(next)?;
+            self.is_open(next)?;
+            if next == connections {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits until the server has so many connections, as the client has.
+    fn is_open(&self, connections: usize) -> Result<(), String> {
+        let until = Instant::now() + Duration::from_secs(30);
+        loop {
+            let open = self.server.orders.open.load(Ordering::Relaxed);
+            if open == connections {
+                return Ok(());
+            }
+            if Instant::now() > until {
+                return Err(self.differ(open, connections));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// The server's application has `open` connections, and the client another number: what each of the layers between them
+    /// knows.
+    fn differ(&self, open: usize, connections: usize) -> String {
+        let mut text = format!("the server has {open} connections, the client {connections}");
+        for (i, stack) in self.rig.stacks.iter().enumerate() {
+            let name = if i + 1 == self.rig.stacks.len() { "server" } else { "client" };
+            let tcp = stack.view().tcp();
+            let ready =
+                tcp.sockets.iter().filter(|row| row.state == "LISTEN").map(|row| row.recv_q).sum::<u64>();
+            text += &format!(
+                "; in the {name}'s stack {} are established, {ready} wait to be accepted, {} requests, {} resets came, {} went",
+                tcp.summary.estab,
+                tcp.summary.syn_recv,
+                tcp.counters.get("TcpEstabResets").copied().unwrap_or(0),
+                tcp.counters.get("TcpOutRsts").copied().unwrap_or(0),
+            );
+            for row in stack.view().drops().iter().filter(|row| row.packets > 0) {
+                text += &format!(", {} dropped ({})", row.packets, row.reason);
+            }
+        }
+        if let Some(lost) = self.rig.refused() {
+            text += &format!("; {lost} packets found no room in the ring of the server's NIC");
+        }
+        text
     }
 }
 

@@ -36,9 +36,16 @@ fn requests_are_answered_whatever_their_size_and_number() {
         (&BASE, 3, 1 << 20),
         (&FULLBUSY, 1, 5 << 10),
     ] {
-        let sample = bed.measure(way, connections, size, TIMES);
-        let sample = sample.unwrap_or_else(|e| panic!("{} of {connections} × {size}: {e}", way.name));
-        assert!(figure(&sample, "qps") > 0.0, "{sample:?}");
+        // On a busy machine no response may fall into a short time.
+        let (warm_up, mut time) = TIMES;
+        let sample = loop {
+            let sample = bed.measure(way, connections, size, (warm_up, time));
+            let sample = sample.unwrap_or_else(|e| panic!("{} of {connections} × {size}: {e}", way.name));
+            if figure(&sample, "qps") > 0.0 {
+                break sample;
+            }
+            time *= 4;
+        };
         assert!(figure(&sample, "p50_us") > 0.0, "{sample:?}");
     }
 }

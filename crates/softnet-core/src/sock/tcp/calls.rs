@@ -8,12 +8,16 @@ use softnet_tcp::conn::{Conn, Error, InvalidOption, OpenError, Shutdown, SockOpt
 use softnet_tcp::{ConnOptions, Seq, State, isn};
 
 use super::super::key::Flow;
+use super::super::route::NextHop;
 use super::env::Env;
 use super::listen::{Child, tuple};
-use super::output::{Effects, Marks};
+use super::output::{Effects, Marks, route};
 use super::queue::{Piece, TRUESIZE, free_lent};
-use super::shard::{ConnId, Shard, Short};
+use super::shard::{ConnId, Object, Shard, Short};
 use crate::SoftnetData;
+
+/// Bytes that a write may put beyond `TCP_NOTSENT_LOWAT`.
+const RUN: usize = 64 << 10;
 
 /// Why nothing was read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,10 +52,33 @@ pub struct Open<'a> {
 }
 
 impl Shard {
+    /// Whether a connection from here may be of `flow`: nothing is, or one in TIME-WAIT that ends for
+    /// it (`tcp_tw_reuse`; RFC 6191). `asked`: the program asked for the port.
+    pub fn is_free(&self, env: &Env<'_>, flow: &Flow, asked: bool) -> bool {
+        let Some(object) = self.find(flow) else { return true };
+        let Object::TimeWait(index) = object else { return false };
+        self.time_waits.get(index as usize).is_some_and(|waiting| {
+            let own = || route(env.tables, flow).is_ok_and(|way| way.next == NextHop::Local);
+            asked && waiting.time_wait.reusable_by_port().is_some()
+                || waiting.time_wait.reusable(env.instant(), env.cfg, own()).is_some()
+        })
+    }
+
+    /// Ends what is remembered of `flow`, for a connection that succeeds it: the number that this begins
+    /// with, and the last timestamp that came.
+    fn take_time_wait(&mut self, flow: &Flow) -> Option<(Seq, u32)> {
+        let Some(Object::TimeWait(index)) = self.find(flow) else { return None };
+        let before =
+            self.time_waits.get(index as usize).and_then(|waiting| waiting.time_wait.reusable_by_port());
+        self.forget_time_wait(index);
+        self.counters.tw_recycled += 1;
+        before
+    }
+
     /// Begins a connection. [`finish`](Shard::finish) sends its SYN.
     ///
     /// # Errors
-    /// The path carries nothing. A flow that is [in use](Shard::contains) is for the caller to
+    /// The path carries nothing. A flow that is not [free](Self::is_free) is for the caller to
     /// exclude.
     pub fn connect(
         &mut self,
@@ -62,14 +89,20 @@ impl Shard {
     ) -> Result<ConnId, OpenError> {
         let Open { flow, marks, options, path_mss, slot } = *open;
         let random = env.cfg.tcp_timestamps == 1;
-        let initial = isn::initial(&env.hash(), &tuple(&flow), env.instant(), random);
-        let first: Seq = initial.seq + 1;
+        let mut initial = isn::initial(&env.hash(), &tuple(&flow), env.instant(), random);
         if path_mss < 88 {
             return Err(OpenError::PathMtu);
         }
+        let before = self.take_time_wait(&flow);
+        if let Some((iss, _)) = before {
+            initial.seq = iss;
+        }
+        let first: Seq = initial.seq + 1;
         let id = self.insert(ctx, env, flow, first, marks, out, |cx| {
-            Conn::connect(cx, options, initial, path_mss)
-                .unwrap_or_else(|_| unreachable!("a path of 88 bytes carries a segment"))
+            let mut conn = Conn::connect(cx, options, initial, path_mss)
+                .unwrap_or_else(|_| unreachable!("a path of 88 bytes carries a segment"));
+            before.iter().for_each(|(_, ts_recent)| conn.succeed(cx.now, *ts_recent));
+            conn
         });
         self.attach(id, slot);
         Ok(id)
@@ -96,7 +129,13 @@ impl Shard {
             Some(Writable::NotYet) => return Err(CallError::WouldBlock),
             Some(Writable::Shut) | None => return Err(CallError::Shut),
         };
-        let n = data.len().min(sock_room);
+        // Beyond the low-water mark a writer waits; a write that begins below it may be a run longer
+        // (Linux's `skb`).
+        let below = self
+            .sock(id)
+            .map_or(0, |sock| sock.conn.notsent_lowat(env.cfg).saturating_sub(sock.conn.unsent()));
+        let below = if below == 0 { 0 } else { (below as usize).max(RUN) };
+        let n = data.len().min(sock_room).min(below);
         if n == 0 && !data.is_empty() {
             return Err(CallError::WouldBlock);
         }
@@ -109,6 +148,29 @@ impl Shard {
         }
         self.enter(ctx, env, out, id.index, |conn, _| conn.write(written as u32, more));
         Ok(written)
+    }
+
+    /// Whether a read of `len` bytes that may block has as much to return as it waits for: `SO_RCVLOWAT`
+    /// bytes, or `len`; or the end, or all that there is room for.
+    ///
+    /// # Errors
+    /// [`CallError::WouldBlock`]: not yet; the socket becomes readable when it has.
+    pub fn may_read(
+        &mut self,
+        ctx: &mut SoftnetData,
+        env: &Env<'_>,
+        id: ConnId,
+        len: usize,
+        out: &mut Effects,
+    ) -> Result<(), CallError> {
+        let conn = &self.sock(id).ok_or(CallError::Gone)?.conn;
+        let target = conn.read_target(len.min(u32::MAX as usize) as u32);
+        let ended = conn.error().is_some() || conn.state() == State::Closed;
+        if target <= 1 || ended || conn.unread() >= target || conn.is_readable() {
+            return Ok(());
+        }
+        self.enter(ctx, env, out, id.index, |conn, _| conn.reader_waits(target));
+        Err(CallError::WouldBlock)
     }
 
     /// Reads what has arrived into `to`; 0 at the end of the stream.

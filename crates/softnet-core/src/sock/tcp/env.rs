@@ -28,6 +28,8 @@ pub struct Env<'a> {
     pub napi_id: u32,
     /// What sockets may hold beside what they hold.
     pub room: Room,
+    /// Bytes of this stack that wait before the device with this index.
+    pub backlog: &'a dyn Fn(u16) -> u64,
     /// The shard's part of `tcp_max_tw_buckets`.
     pub max_time_waits: usize,
     /// The shard's part of `tcp_max_orphans`.

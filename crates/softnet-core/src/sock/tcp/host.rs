@@ -5,7 +5,7 @@ use softnet_tcp::timewait::TimeWait;
 use softnet_tcp::{DropReason as Why, Emit, Instant};
 
 use super::super::key::Flow;
-use super::super::route::Route;
+use super::super::route::{NextHop, Route};
 use super::env::Env;
 use super::output::{Effects, Marks, route, send};
 use super::queue::{RecvQueue, SendQueue};
@@ -24,18 +24,43 @@ pub(super) struct Host<'a> {
     pub(super) rx: &'a mut RecvQueue,
     pub(super) ooo: &'a mut u32,
     pub(super) route: Option<Route>,
+    /// Too much waits before the device.
+    pub(super) throttled: bool,
     pub(super) time_wait: Option<TimeWait>,
+}
+
+impl Host<'_> {
+    /// The way to the peer, if there is one.
+    fn way(&mut self) -> Option<&Route> {
+        if self.route.is_none() {
+            self.route = route(self.env.tables, &self.flow).ok();
+        }
+        self.route.as_ref()
+    }
 }
 
 impl Output for Host<'_> {
     type Handle = Payload;
 
     fn send(&mut self, emit: &Emit) -> bool {
-        if self.route.is_none() {
-            self.route = route(self.env.tables, &self.flow).ok();
-        }
+        self.way();
         let Some(way) = &self.route else { return false };
         send(self.ctx, way, (&self.flow, self.marks), emit, Some(self.tx), self.out)
+    }
+
+    fn backlog(&mut self) -> u64 {
+        match self.way() {
+            Some(way) if matches!(way.next, NextHop::Device(..)) => {
+                let dev = way.device();
+                (self.env.backlog)(dev) + self.out.bytes
+            }
+            // Nothing waits before a device.
+            _ => 0,
+        }
+    }
+
+    fn throttled(&mut self) {
+        self.throttled = true;
     }
 
     fn deliver(&mut self, Payload { skb, at }: Payload, front: u32, len: u32) {

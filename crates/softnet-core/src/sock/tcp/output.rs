@@ -28,6 +28,8 @@ const TCP_LEN: u16 = 20;
 pub struct Effects {
     /// Packets that leave, each by the device that its head names.
     pub send: SkbList,
+    /// Bytes in `send`.
+    pub bytes: u64,
     /// Packets of no connection, whose order does not matter: answers to SYNs, resets, what TIME-WAIT
     /// says. They may wait until no shard is held, and leave together.
     pub loose: SkbList,
@@ -96,7 +98,10 @@ pub fn send(
     skb.head_mut().dev = dev;
     let list = match route.next {
         NextHop::Device(..) if queue.is_none() => &mut out.loose,
-        NextHop::Device(..) => &mut out.send,
+        NextHop::Device(..) => {
+            out.bytes += u64::from(emit.len);
+            &mut out.send
+        }
         NextHop::Resolve(_) => &mut out.unresolved,
         NextHop::Local => &mut out.local,
         NextHop::Broadcast(..) | NextHop::Multicast(..) => {

@@ -148,6 +148,7 @@ impl World {
             sockets: &sockets,
             napi_id: 0,
             room: SockMem::new(16384).room(0),
+            backlog: &|_| 0,
             max_time_waits: 64,
             max_orphans: 64,
         };
@@ -352,6 +353,101 @@ fn waiters_are_woken_for_news_alone() {
     world.shutdown(&client, Shutdown::Write);
     world.pump();
     assert_eq!((world.woken(&server), server.told().as_str()), (1, "IN OUT RDHUP"));
+    world.end([client, server]);
+}
+
+/// A read that blocks waits for the low-water mark, or for as much as it asks for, and for no more at the end.
+#[test]
+fn a_read_that_blocks_waits_for_enough() {
+    let mut world = World::new();
+    let [client, server] = world.pair(1000);
+    world.set(&client, SockOpt::NoDelay(true));
+    let may = |world: &mut World, len| {
+        world.call(|shard, ctx, env, _, out| shard.may_read(ctx, env, server.id, len, out))
+    };
+    assert_eq!(may(&mut world, 9), Ok(()), "without a mark, reading says whether there is something");
+    world.set(&server, SockOpt::RcvLowat(10));
+    assert_eq!(may(&mut world, 99), Err(CallError::WouldBlock));
+    world.write(&client, 4).unwrap();
+    world.pump();
+    assert_eq!((may(&mut world, 99), server.told().as_str()), (Err(CallError::WouldBlock), "OUT"));
+    assert_eq!((may(&mut world, 4), server.told().as_str()), (Ok(()), "OUT"));
+    // One that waits for six is woken for six.
+    assert_eq!(may(&mut world, 6), Err(CallError::WouldBlock));
+    world.write(&client, 1).unwrap();
+    world.pump();
+    assert_eq!((server.told().as_str(), world.woken(&server)), ("OUT", 0));
+    world.write(&client, 1).unwrap();
+    world.pump();
+    assert_eq!((server.told().as_str(), world.woken(&server)), ("IN OUT", 1));
+    assert_eq!((may(&mut world, 6), world.read(&server, 6)), (Ok(()), Ok(6)));
+    world.write(&client, 6).unwrap();
+    world.pump();
+    assert_eq!(server.told(), "OUT", "the mark is what it was");
+    world.shutdown(&client, Shutdown::Write);
+    world.pump();
+    assert_eq!((may(&mut world, 99), world.read(&server, 99)), (Ok(()), Ok(6)));
+    assert_eq!((may(&mut world, 99), world.read(&server, 99)), (Ok(()), Ok(0)));
+    world.end([client, server]);
+}
+
+/// Beyond the low-water mark of what is not sent a writer waits, and learns of room below half of it.
+#[test]
+fn a_writer_waits_at_the_low_water_mark() {
+    let mut world = World::new();
+    let [client, server] = world.pair(1000);
+    world.set(&client, SockOpt::NotsentLowat(50_000));
+    world.set(&client, SockOpt::SndBuf(4 << 20));
+    let mut queued = 0;
+    while let Ok(n) = world.write(&client, 1 << 20) {
+        queued += n;
+    }
+    // What is in flight fits the first windows; the mark, and a run beyond it, is the rest.
+    assert!((50_000..350_000).contains(&queued), "{queued}");
+    assert_eq!(client.told(), "");
+    let mut got = 0;
+    while world.pump() > 0 {
+        while let Ok(n) = world.read(&server, 1 << 20) {
+            got += n;
+        }
+    }
+    assert_eq!((got, client.told().as_str(), world.woken(&client)), (queued, "OUT", 1));
+    world.end([client, server]);
+}
+
+/// A connection from here may succeed one in TIME-WAIT: after a second, or at once by a port that was
+/// asked for; its number is beyond all that the old one sent.
+#[test]
+fn a_connection_succeeds_one_in_time_wait() {
+    let mut world = World::new();
+    let [client, server] = world.pair(1000);
+    let local = addr_of(own().into());
+    let flow = Flow { local, remote: local, lport: 1000, rport: PORT, protocol: protocol::TCP };
+    let free = |world: &mut World, asked| world.call(|shard, _, env, _, _| shard.is_free(env, &flow, asked));
+    assert_eq!((free(&mut world, false), free(&mut world, true)), (false, false));
+    world.write(&client, 1000).unwrap();
+    world.pump();
+    assert_eq!(world.read(&server, 2000), Ok(1000));
+    world.close(client);
+    world.pump();
+    world.close(server);
+    world.pump();
+    assert_eq!(world.shard.len(), [0, 0, 1], "it is remembered");
+    assert_eq!((free(&mut world, false), free(&mut world, true)), (false, true));
+    world.now += 1_000_000_000;
+    assert!(!free(&mut world, false), "one second is not more than one");
+    world.now += 100_000_000;
+    assert!(free(&mut world, false), "on the loopback");
+    for reuse in [0, 1] {
+        world.cfg.tcp_tw_reuse = reuse;
+        assert_eq!(free(&mut world, false), reuse == 1);
+    }
+    let [client, server] = world.pair(1000);
+    assert_eq!(world.shard.len(), [2, 0, 0], "it has taken its place");
+    assert_eq!(world.shard.counters.tw_recycled, 1);
+    world.write(&client, 10).unwrap();
+    world.pump();
+    assert_eq!(world.read(&server, 99), Ok(10));
     world.end([client, server]);
 }
 

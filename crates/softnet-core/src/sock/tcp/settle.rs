@@ -17,6 +17,9 @@ use super::shard::{NO_SLOT, Object, Payload, Shard, Short};
 use crate::SoftnetData;
 use crate::skb::DropReason;
 
+/// When a connection looks again that waits for less before the device, in ns, if no ACK has it look before.
+const THROTTLED: u64 = 10_000_000;
+
 impl Shard {
     /// Lets everything happen that is due, up to `budget` objects. Returns whether that was all.
     pub fn on_time<L: Listeners>(
@@ -104,7 +107,10 @@ impl Shard {
             self.wheel.cancel(&sock.timer);
             sock.tx.clear(ctx);
         } else {
-            let due = nanos(sock.conn.next_deadline());
+            let mut due = nanos(sock.conn.next_deadline());
+            if std::mem::take(&mut sock.throttled) {
+                due = due.min(env.now + THROTTLED);
+            }
             if due < self.wheel.deadline(&sock.timer).unwrap_or(u64::MAX) {
                 self.wheel.arm(&sock.timer, env.now, due);
             }

@@ -73,6 +73,8 @@ pub(super) struct Sock {
     pub(super) ooo: u32,
     pub(super) lent: u32,
     pub(super) touched: bool,
+    /// Too much waits before the device for it to send: it looks again soon.
+    pub(super) throttled: bool,
     /// The application has let go.
     pub(super) orphan: bool,
     /// The table has it.
@@ -240,11 +242,23 @@ impl Shard {
         if !std::mem::replace(&mut sock.touched, true) {
             self.touched.push(index);
         }
-        let Sock { conn, flow, tx, rx, ooo, marks, .. } = &mut **sock;
-        let mut host =
-            Host { ctx, env, out, flow: *flow, marks: *marks, tx, rx, ooo, route: None, time_wait: None };
+        let Sock { conn, flow, tx, rx, ooo, marks, throttled, .. } = &mut **sock;
+        let mut host = Host {
+            ctx,
+            env,
+            out,
+            flow: *flow,
+            marks: *marks,
+            tx,
+            rx,
+            ooo,
+            route: None,
+            throttled: false,
+            time_wait: None,
+        };
         let mut cx = Cx { now: env.instant(), cfg: env.cfg, counters: &mut self.counters, out: &mut host };
         let result = f(conn, &mut cx);
+        *throttled |= host.throttled;
         if let Some(time_wait) = host.time_wait {
             self.remember(env, index, time_wait);
         }
@@ -274,6 +288,7 @@ impl Shard {
             rx: &mut rx,
             ooo: &mut ooo,
             route: None,
+            throttled: false,
             time_wait: None,
         };
         let conn =
@@ -295,6 +310,7 @@ impl Shard {
             ooo,
             lent: 0,
             touched: true,
+            throttled: false,
             orphan: false,
             listed: true,
             short: Short::No,

@@ -66,6 +66,7 @@ macro_rules! enter {
             sockets,
             napi_id: world.napi_id,
             room: world.room,
+            backlog: &|_| 0,
             max_time_waits: 2,
             max_orphans: 2,
         };

@@ -55,6 +55,15 @@ impl Cc {
         }
     }
 
+    /// Which it is.
+    pub(super) fn kind(&self) -> CongestionControl {
+        match self {
+            Cc::Reno => CongestionControl::Reno,
+            Cc::Cubic(..) => CongestionControl::Cubic,
+            Cc::Dctcp(_) => CongestionControl::Dctcp,
+        }
+    }
+
     /// Bytes on the heap.
     pub(super) fn memory(&self) -> usize {
         match self {

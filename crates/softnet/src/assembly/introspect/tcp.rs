@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 
 use softnet_core::sock::key::{Addr, unmapped};
 use softnet_core::sock::tcp::ConnInfo;
-use softnet_tcp::config::CongestionControl;
 use softnet_tcp::conn::{State, TcpInfo};
 use softnet_tcp::send::CaState;
 use softnet_tcp::{Instant, Span};
@@ -67,15 +66,10 @@ impl Introspect {
                 table.each_info(&mut thread.ctx, &caller, &mut see);
             });
         }
-        let congestion = match table.cfg.tcp_congestion_control {
-            CongestionControl::Cubic => "cubic",
-            CongestionControl::Reno => "reno",
-            CongestionControl::Dctcp => "dctcp",
-        };
         let instant = Instant(now / 1000);
         let name = napi_names(shared);
         let told = infos.iter().map(|info| {
-            let row = connection(shared, info, congestion, instant);
+            let row = connection(shared, info, instant);
             TcpRow { napi: name(info.napi_id), ..row }
         });
         sockets.extend(told);
@@ -112,7 +106,7 @@ fn listeners(shared: &StackInner) -> Vec<TcpRow> {
     rows
 }
 
-fn connection(shared: &StackInner, conn: &ConnInfo, congestion: &str, now: Instant) -> TcpRow {
+fn connection(shared: &StackInner, conn: &ConnInfo, now: Instant) -> TcpRow {
     let flow = &conn.flow;
     let v4 = |addr: Addr| unmapped(addr).is_some();
     TcpRow {
@@ -125,7 +119,7 @@ fn connection(shared: &StackInner, conn: &ConnInfo, congestion: &str, now: Insta
         requests: None,
         napi_id: conn.napi_id,
         napi: None,
-        info: Some(info(&conn.info, congestion, HEADERS[usize::from(!v4(flow.remote))], now)),
+        info: Some(info(&conn.info, HEADERS[usize::from(!v4(flow.remote))], now)),
     }
 }
 
@@ -144,14 +138,14 @@ fn state_name(state: State) -> &'static str {
     }
 }
 
-fn info(info: &TcpInfo, congestion: &str, headers: u32, now: Instant) -> TcpInfoRow {
+fn info(info: &TcpInfo, headers: u32, now: Instant) -> TcpInfoRow {
     let send = &info.send;
     let sampled = |span: Span| (span.0 != 0 && span != Span::MAX).then_some(span.0);
     // The engine's clock counts from the stack's start, when nothing happened yet.
     let ago = |at: Instant| (at.is_armed() && at != Instant::default()).then(|| now.millis_since(at));
     let names = [(1, "ts"), (2, "sack"), (4, "wscale"), (8, "ecn")];
     TcpInfoRow {
-        congestion: congestion.into(),
+        congestion: info.send.congestion.name().into(),
         ca_state: match send.ca_state {
             CaState::Open => "open",
             CaState::Disorder => "disorder",

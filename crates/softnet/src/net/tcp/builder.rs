@@ -26,7 +26,7 @@ use super::super::socket::closed;
 use super::super::udp::first;
 use super::listener::{Inner as ListenerInner, TcpListener};
 use super::on_shard;
-use super::options::{recv_buffer, send_buffer};
+use super::options::{congestion, recv_buffer, send_buffer};
 use super::stream::TcpStream;
 use crate::stack::tcp::{self, Listening};
 use crate::stack::{StackInner, with};
@@ -100,6 +100,34 @@ impl TcpBuilder {
     pub fn send_buffer_size(self, bytes: u32) -> Self {
         let bytes = send_buffer(&self.on.shared().sockets.tcp.cfg, bytes);
         self.set(SockOpt::SndBuf(bytes))
+    }
+
+    /// The congestion control, by its name (`TCP_CONGESTION`): `cubic`, `reno` or `dctcp`.
+    ///
+    /// # Errors
+    /// [`NotFound`](io::ErrorKind::NotFound): there is none of that name.
+    pub fn congestion(self, name: &str) -> io::Result<Self> {
+        Ok(self.set(SockOpt::Congestion(congestion(name)?)))
+    }
+
+    /// The longest segment that is announced and sent, in bytes of payload and TCP's options (`TCP_MAXSEG`), if the path
+    /// carries as much.
+    ///
+    /// # Errors
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput): not from 88 to 32,767.
+    pub fn max_segment_size(mut self, bytes: u16) -> io::Result<Self> {
+        self.options.set(SockOpt::MaxSeg(bytes)).map_err(|_| errno(Errno::INVAL))?;
+        Ok(self)
+    }
+
+    /// Streams are readable only from so many bytes on (`SO_RCVLOWAT`).
+    pub fn recv_lowat(self, bytes: u32) -> Self {
+        self.set(SockOpt::RcvLowat(bytes))
+    }
+
+    /// Streams are writable only while less than so many bytes were not sent (`TCP_NOTSENT_LOWAT`).
+    pub fn notsent_lowat(self, bytes: u32) -> Self {
+        self.set(SockOpt::NotsentLowat(bytes))
     }
 
     /// Whether small segments leave at once (`TCP_NODELAY`).
@@ -245,13 +273,14 @@ impl TcpBuilder {
         slot: u32,
     ) -> Result<(Flow, usize, ConnId), Errno> {
         let table = &shared.sockets.tcp;
+        let asked = flow.lport != 0;
         let attempt = |lport: u16| {
             let flow = Flow { lport, ..flow };
             // Given back, if it is not used, when the shard is let go.
             let mut claim = Claim::new(shared, (flow.local, lport))?;
             let number = table.shard_of(&flow);
             let begun = on_shard(shared, number, |shard, ctx, env, out: &mut Effects| {
-                let free = !shard.contains(&flow);
+                let free = shard.is_free(env, &flow, asked);
                 let marks = Marks::default();
                 let mut options = self.options;
                 options.ipv6 = !is_v4(flow.remote);
@@ -350,6 +379,7 @@ impl Drop for Claim<'_> {
 fn is_free(shared: &Arc<StackInner>, flow: &Flow) -> bool {
     let bound = |local: Addr| Key::bound(protocol::TCP, local, flow.lport);
     let listens = |local: Addr| shared.sockets.sockets.find_exact(&bound(local)).is_some();
-    let taken = || on_shard(shared, shared.sockets.tcp.shard_of(flow), |shard, _, _, _| shard.contains(flow));
-    !listens(flow.local) && !listens(ANY) && !taken()
+    let number = shared.sockets.tcp.shard_of(flow);
+    let free = || on_shard(shared, number, |shard, _, env, _| shard.is_free(env, flow, false));
+    !listens(flow.local) && !listens(ANY) && free()
 }

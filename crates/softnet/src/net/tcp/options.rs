@@ -6,6 +6,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use softnet_core::sync::Ordering;
 use softnet_tcp::Config;
+use softnet_tcp::config::CongestionControl;
 use softnet_tcp::conn::SockOpt;
 
 use super::super::options::{errno, set_timeout, timeout};
@@ -97,14 +98,33 @@ impl TcpStream {
         self.set_option(SockOpt::UserTimeout(ms))
     }
 
-    /// Writable only while less than so many bytes were not sent (`TCP_NOTSENT_LOWAT`).
+    /// Less than so many bytes wait to be sent (`TCP_NOTSENT_LOWAT`): beyond, writing waits or fails with
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock), but for a run of up to 64 KiB that began below; writable is
+    /// the stream again when half of them are left. 0: as `tcp_notsent_lowat` says.
     pub fn set_notsent_lowat(&self, bytes: u32) -> io::Result<()> {
         self.set_option(SockOpt::NotsentLowat(bytes))
     }
 
-    /// Readable only from so many bytes on (`SO_RCVLOWAT`).
+    /// Readable only from so many bytes on (`SO_RCVLOWAT`), or at the end, or if the buffer has no more room; a
+    /// read that blocks waits for as many, or as many as it asks for. The buffer grows to hold them, if it was not
+    /// set; half of what it may be is the most.
     pub fn set_recv_lowat(&self, bytes: u32) -> io::Result<()> {
         self.set_option(SockOpt::RcvLowat(bytes))
+    }
+
+    /// Another congestion control from now on, by its name (`TCP_CONGESTION`): `cubic`, `reno` or `dctcp`. The
+    /// window stays as it is. ECN, which `dctcp` lives by, is agreed on in the handshake: see
+    /// [`TcpBuilder::congestion`](super::TcpBuilder::congestion).
+    ///
+    /// # Errors
+    /// [`NotFound`](io::ErrorKind::NotFound): there is none of that name.
+    pub fn set_congestion(&self, name: &str) -> io::Result<()> {
+        self.set_option(SockOpt::Congestion(congestion(name)?))
+    }
+
+    /// See [`set_congestion`](Self::set_congestion).
+    pub fn congestion(&self) -> io::Result<&'static str> {
+        Ok(self.info()?.send.congestion.name())
     }
 
     /// Bytes of packet memory that may wait to be read (`SO_RCVBUF`), up to `rmem_max`; ends autotuning.
@@ -126,6 +146,11 @@ pub(super) fn recv_buffer(cfg: &Config, bytes: u32) -> u32 {
 /// The same of `SO_SNDBUF` (`wmem_max`, `SOCK_MIN_SNDBUF`).
 pub(super) fn send_buffer(cfg: &Config, bytes: u32) -> u32 {
     bytes.min(cfg.wmem_max).saturating_mul(2).max(4608)
+}
+
+/// The congestion control of that name.
+pub(super) fn congestion(name: &str) -> io::Result<CongestionControl> {
+    CongestionControl::from_name(name).ok_or_else(|| errno(Errno::NOENT))
 }
 
 fn seconds(duration: Duration) -> u32 {

@@ -85,7 +85,7 @@ impl TcpReader {
     pub fn fill(&mut self) -> io::Result<usize> {
         let TcpReader { stream, pieces, spent, .. } = self;
         let id = stream.0.id;
-        let n = stream.receive(|shard, ctx, env, out| {
+        let n = stream.receive(usize::MAX, |shard, ctx, env, out| {
             shard.give_back(ctx, env, id, spent.drain(..), out);
             shard.lend(ctx, env, id, pieces, out)
         })?;

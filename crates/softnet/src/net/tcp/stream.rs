@@ -162,25 +162,41 @@ impl TcpStream {
         }
     }
 
+    /// Makes the call `f`, which reads up to `len` bytes, when there is enough to be read (`SO_RCVLOWAT`); after
+    /// the time-out, when there is anything.
     pub(super) fn receive(
         &self,
+        len: usize,
         mut f: impl FnMut(&mut Shard, &mut SoftnetData, &Env<'_>, &mut Effects) -> Result<usize, CallError>,
     ) -> io::Result<usize> {
-        let limit = &self.0.options.read_timeout;
+        let (limit, id) = (&self.0.options.read_timeout, self.0.id);
         let ready = |now: &Readiness| now.readable || now.error || now.hung_up;
-        self.blocking(limit, ready, &mut f)
+        let waits = !self.0.options.nonblocking.load(Ordering::Relaxed);
+        let read = self.blocking(limit, ready, |shard, ctx, env, out| {
+            if waits {
+                shard.may_read(ctx, env, id, len, out)?;
+            }
+            f(shard, ctx, env, out)
+        });
+        match read {
+            Err(error) if waits && error.kind() == io::ErrorKind::WouldBlock => {
+                self.call(&mut f)?.map_err(of_call)
+            }
+            read => read,
+        }
     }
 
-    /// Reads what has arrived into `buffer`; waits for the first byte. 0 at the end of the stream.
+    /// Reads what has arrived into `buffer`; waits for the first byte, or for as many as
+    /// [`set_recv_lowat`](Self::set_recv_lowat) says. 0 at the end of the stream.
     pub fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let id = self.0.id;
-        self.receive(|shard, ctx, env, out| shard.read(ctx, env, id, buffer, out))
+        self.receive(buffer.len(), |shard, ctx, env, out| shard.read(ctx, env, id, buffer, out))
     }
 
     /// The same, and leaves it to be read.
     pub fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let id = self.0.id;
-        self.receive(|shard, ctx, env, out| shard.peek(ctx, env, id, buffer, out))
+        self.receive(buffer.len(), |shard, ctx, env, out| shard.peek(ctx, env, id, buffer, out))
     }
 
     /// Queues what there is room for of `data`; waits for room. Returns how many bytes.
@@ -234,7 +250,8 @@ impl TcpStream {
 
     fn recv_vectored(&self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         let id = self.0.id;
-        self.receive(|shard, ctx, env, out| {
+        let len = buffers.iter().map(|buffer| buffer.len()).sum();
+        self.receive(len, |shard, ctx, env, out| {
             let mut all = 0;
             for buffer in buffers.iter_mut().filter(|buffer| !buffer.is_empty()) {
                 match shard.read(ctx, env, id, buffer, out) {

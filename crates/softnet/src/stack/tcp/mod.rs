@@ -263,8 +263,15 @@ impl TcpTable {
     ) {
         let Guarded { shard, left } = guarded;
         let sockets = &caller.shared.sockets;
+        let backlog = |dev: u16| {
+            let netdev = caller.shared.netdevs.get(usize::from(dev));
+            netdev
+                .and_then(|netdev| Some(netdev.device.live.load().as_deref()?.tx.local_backlog()))
+                .unwrap_or(0)
+        };
         let mut env = Env {
             now: shard.begin(now),
+            backlog: &backlog,
             cfg: &self.cfg,
             tables: caller.tables,
             key: &self.key,
@@ -291,6 +298,7 @@ impl TcpTable {
         shard.finish(ctx, &env, out);
         sockets.holds(before, shard.frames());
         self.transmit(ctx, caller, &mut out.send);
+        out.bytes = 0;
         let due = shard.next_deadline();
         // Before the timer thread's deadline is looked at: that thread writes that one first, and then
         // looks at this one.
