@@ -3,6 +3,7 @@
 //! One thread. It sleeps until a neighbour's timer is due, a neighbour says something to all, the kernel reports a change of
 //! a link, a user wants an instance polled in another context, or the stack stops.
 
+mod kernel_addrs;
 mod links;
 mod live;
 mod reload;
@@ -44,6 +45,7 @@ use crate::steering::{Arfs, Auto};
 use crate::tx::qdisc::Layout;
 use crate::tx::{NetdevQueue, QueueWake, TxBackpressure};
 use crate::util::{Spawn, lock, note, spawn, timespec};
+use kernel_addrs::KernelAddrs;
 use reload::Ending;
 
 /// How long to wait before another attempt to open a device whose interface is there.
@@ -73,6 +75,9 @@ pub struct Housekeeper {
     ending: Option<Ending>,
     /// For each device why it could not be opened when that was last tried, which was told then.
     refused: Vec<Option<String>>,
+    kernel_addrs: KernelAddrs,
+    /// For each device whether its interface was without a link when that was last looked at.
+    linkless: Vec<bool>,
     contexts: Contexts,
     snooper: Snooper,
     auto: Auto,
@@ -99,7 +104,7 @@ impl Housekeeper {
         let stop = Arc::new(AtomicBool::new(false));
         let contexts = Contexts::new(shared.clone(), config.stack.pool_threads());
         let (retry_at, refused, snooper) = (None, vec![None; config.devices.len()], Snooper::default());
-        let arfs = Arfs::new(&shared);
+        let (arfs, linkless) = (Arfs::new(&shared), vec![false; config.devices.len()]);
         let (told, absent) = (Told::new(&config, filter), vec![false; config.devices.len()]);
         Ok(Housekeeper {
             shared,
@@ -115,6 +120,8 @@ impl Housekeeper {
             routes_at: None,
             ending: None,
             refused,
+            kernel_addrs: KernelAddrs::default(),
+            linkless,
             contexts,
             snooper,
             auto: Auto::default(),
@@ -357,11 +364,13 @@ impl Housekeeper {
         let _ = command.answer.send(answer);
     }
 
-    /// Routes by way of a device that is not there give way to others; and the kernel's are by
+    /// Routes by way of a device that is not there, or without a link, give way to others; and the kernel's are by
     /// another interface when it is back.
     fn set_open(&mut self, dev: u16, open: bool) {
         // If there is no memory for it, that is noted, and done later.
-        let _ = self.change_routes(|rib| rib.set_open(dev, open));
+        let usable = open && self.look_at_link(dev);
+        let _ = self.change_routes(|rib| rib.set_open(dev, usable));
+        self.kernel_addrs.look_again();
         self.list_again();
     }
 
