@@ -44,7 +44,7 @@ use crate::stack::rib::Rib;
 use crate::steering::{Arfs, Auto};
 use crate::tx::qdisc::Layout;
 use crate::tx::{NetdevQueue, QueueWake, TxBackpressure};
-use crate::util::{Spawn, lock, note, spawn, timespec};
+use crate::util::{Spawn, lock, spawn, timespec, warn};
 use kernel_addrs::KernelAddrs;
 use reload::Ending;
 
@@ -244,7 +244,7 @@ impl Housekeeper {
         self.shared.devices[usize::from(dev)].apply_rss(&*shared_part);
         napis.iter().for_each(|instance| self.shared.steer_as_set(instance));
         if let Some(warning) = layout.warning(&params) {
-            note(format_args!("{}: {warning}", device.name));
+            warn(format_args!("{}: {warning}", device.name));
         }
         let homes = self.homes(dev, &napis);
         let mut queues = Vec::with_capacity(tx.len());
@@ -272,7 +272,7 @@ impl Housekeeper {
         // Only now: a knob that is set before finds the device closed, and is only remembered.
         napis.iter().for_each(|instance| self.shared.devices[usize::from(dev)].apply_deferral(instance));
         if let Some(warning) = napis.first().and_then(|instance| instance.napi.mitigation.warning()) {
-            note(format_args!("{}: {warning}", device.name));
+            warn(format_args!("{}: {warning}", device.name));
         }
         groups::opened(&self.shared, dev);
         self.set_iface(dev, Some(iface));
@@ -319,7 +319,7 @@ impl Housekeeper {
         let set = |instance: &Arc<NapiInstance>| (instance.clone(), device.threaded(instance.napi.queue));
         let wanted: Vec<_> = napis.iter().map(set).collect();
         self.contexts.prepare(&wanted, &mut spawn).unwrap_or_else(|error| {
-            note(format_args!("{}: polled in softirq, for want of threads: {error}", device.name));
+            warn(format_args!("{}: polled in softirq, for want of threads: {error}", device.name));
             napis.iter().map(|instance| Home::Worker(self.shared.workers[instance.worker].clone())).collect()
         })
     }
@@ -386,7 +386,7 @@ impl Housekeeper {
         let changed = self.shared.change_routes(change);
         if let Err(error) = &changed {
             if self.routes_at.is_none() {
-                note(format_args!("changes of routes are not in force yet: {error}"));
+                warn(format_args!("changes of routes are not in force yet: {error}"));
             }
             self.routes_at = Some(self.shared.clock.now() + RETRY.as_nanos() as u64);
         }

@@ -6,7 +6,7 @@
 //! configuration, or one that was added by hand, is never taken away here.
 
 use crate::config::{Config, DeviceConfig, InterfaceAddr, is_link_local};
-use crate::util::note;
+use crate::util::{fail, warn};
 
 use super::Housekeeper;
 
@@ -47,7 +47,7 @@ impl Housekeeper {
             Ok(all) => all,
             Err(error) => {
                 if !std::mem::replace(&mut self.kernel_addrs.failing, true) {
-                    note(format_args!(
+                    fail(format_args!(
                         "the kernel's addresses can't be read: {error}. Those that are known stay"
                     ));
                 }
@@ -90,7 +90,7 @@ impl Housekeeper {
         if config.devices.iter().zip(&self.config.devices).any(changed)
             && let Err(error) = self.set_addresses(config)
         {
-            note(format_args!("addresses that the kernel has no more stay: {error}"));
+            warn(format_args!("addresses that the kernel has no more stay: {error}"));
         }
     }
 
@@ -111,7 +111,7 @@ impl Housekeeper {
             }
             Err(error) if !self.kernel_addrs.refused.contains(&key) => {
                 let name = &self.config.devices[dev].name;
-                note(format_args!("{name}: {own} is the kernel's alone: {error}"));
+                warn(format_args!("{name}: {own} is the kernel's alone: {error}"));
                 self.kernel_addrs.refused.push(key);
             }
             Err(_) => {}

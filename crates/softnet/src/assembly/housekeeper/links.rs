@@ -7,7 +7,7 @@ use softnet_dev::netlink::{LinkEvent, LinkMonitor};
 
 use super::{Housekeeper, RETRY};
 use crate::device::StackDevice;
-use crate::util::note;
+use crate::util::{fail, note, warn};
 
 impl Housekeeper {
     /// Takes note of what happened to the interfaces.
@@ -44,7 +44,7 @@ impl Housekeeper {
                 }
                 Ok(None) => break,
                 Err(error) => {
-                    note(format_args!("no longer told of interfaces that come and go: {error}"));
+                    fail(format_args!("no longer told of interfaces that come and go: {error}"));
                     self.monitor = None;
                 }
             }
@@ -62,7 +62,7 @@ impl Housekeeper {
         match event {
             LinkEvent::Removed { index, name } => {
                 if let Some(dev) = of_index(self, index) {
-                    note(format_args!("{name} is gone; it will be taken again when it comes back"));
+                    warn(format_args!("{name} is gone; it will be taken again when it comes back"));
                     self.close(dev);
                 }
             }
@@ -117,7 +117,7 @@ impl Housekeeper {
             let name = &self.shared.devices[usize::from(dev)].name;
             match up {
                 true => note(format_args!("{name}: the link is up; routes by it are in use again")),
-                false => note(format_args!("{name}: the link is down; routes by it are not used meanwhile")),
+                false => warn(format_args!("{name}: the link is down; routes by it are not used meanwhile")),
             }
         }
         let over: Vec<u16> = self.vlans(dev).into_iter().filter(|vlan| self.is_open(*vlan)).collect();
@@ -145,7 +145,7 @@ impl Housekeeper {
                     let error = error.to_string();
                     // Tried again and again, but told once.
                     if self.refused[dev].as_ref() != Some(&error) {
-                        note(format_args!("{} is there but can't be taken yet: {error}", device.name));
+                        warn(format_args!("{} is there but can't be taken yet: {error}", device.name));
                     }
                     self.refused[dev] = Some(error);
                     self.retry_at = Some(self.shared.clock.now() + RETRY.as_nanos() as u64);
