@@ -20,7 +20,7 @@ use softnet_core::SoftnetData;
 use softnet_core::ip::FibError;
 use softnet_core::ip::iface::Iface;
 use softnet_core::ip::input::Ingress;
-use softnet_core::ip::slow::Announce;
+use softnet_core::ip::slow::{Announce, Conflict};
 use softnet_core::napi::Napi;
 use softnet_core::qdisc::DevParams;
 use softnet_core::skb::DropReason;
@@ -486,6 +486,18 @@ impl Housekeeper {
                 slow.set_midnight(midnight);
                 slow.poll(ctx, view, out);
             });
+            self.tell_conflicts();
+        }
+    }
+
+    /// Tells of neighbours that claim addresses of softnet's.
+    fn tell_conflicts(&mut self) {
+        let conflicts = self.shared.control().slow.take_conflicts();
+        for Conflict { dev, ip, mac } in conflicts {
+            let (name, [a, b, c, d, e, f]) = (&self.shared.devices[usize::from(dev)].name, mac);
+            warn(format_args!(
+                "{name}: a neighbour has {ip}, too, at {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}; softnet keeps it"
+            ));
         }
     }
 
