@@ -1,6 +1,5 @@
 //! `softnet run`: a stack from a configuration file, until a signal ends it.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,6 +7,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 use softnet::config::Config;
 use softnet::control::Reloaded;
+use softnet::log::{self, Level};
 use softnet_dev::netlink::Netlink;
 use softnet_dev::process::{Signals, ignore_signals, return_large_memory};
 
@@ -34,6 +34,9 @@ pub(crate) struct Run {
     /// device).
     #[arg(long)]
     force: bool,
+    /// What is told on standard error while it runs: of error, warn, info, debug those up to this.
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    log_level: Level,
 }
 
 const EXAMPLES: &str = r#"A small router:
@@ -57,6 +60,8 @@ Of an interface, softnet takes IPv4 frames to its MAC address (except for IP add
 Needs root, or CAP_NET_ADMIN, CAP_BPF, CAP_NET_RAW and CAP_IPC_LOCK. While it runs, `softnet show` looks inside.
 
 SIGINT and SIGTERM end it; SIGUSR1 and SIGUSR2 are ignored. SIGHUP has it read the configuration again, as `softnet reload` does: what differs is applied, or, if it is wrong, nothing is changed.
+
+Lines on standard error begin with the instance's name; under journald they have priorities (`journalctl -p warning`).
 
 Started by systemd in a unit of Type=notify, it says when it runs and when it stops (sd_notify).
 
@@ -100,6 +105,7 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
     let signals = Signals::with_hangup().map_err(|error| Failure::of("waiting for signals", error))?;
     let path = config.stack.socket_path();
     let name = config.stack.name.clone();
+    log::set(&name, args.log_level);
     let stack = instance::start_shown(config)?;
     let (file, force) = (args.config.clone(), args.force);
     stack.view().on_reload(move || {
@@ -115,8 +121,8 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
     supervisor::ready(&format!("running: {summary}"));
     while next_signal(&signals) == Signal::HUP.as_raw() {
         match stack.view().reload() {
-            Ok(done) => log(&format!("{name}: configuration read again: {}", told(&done))),
-            Err(error) => log(&format!("{name}: configuration read again: {error}\n")),
+            Ok(done) => log::say(Level::Info, format_args!("configuration read again: {}", told(&done))),
+            Err(error) => log::say(Level::Error, format_args!("configuration read again: {error}")),
         }
     }
     supervisor::stopping();
@@ -134,11 +140,6 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
 fn told(done: &Reloaded) -> String {
     let lines = reload::text(done);
     if done.changes.len() > 1 { format!("\n{lines}") } else { lines }
-}
-
-/// Says it on standard error, which nothing may read any more: the router runs on.
-fn log(text: &str) {
-    let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
 /// Waits for a signal.

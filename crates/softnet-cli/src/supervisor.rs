@@ -9,6 +9,8 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
+use softnet::log::{self, Level};
+
 /// Tells that the instance serves: systemd starts what comes after a unit of `Type=notify` now.
 pub(crate) fn ready(status: &str) {
     tell(&format!("READY=1\nSTATUS={}\n", one_line(status)));
@@ -22,7 +24,7 @@ pub(crate) fn stopping() {
 fn tell(message: &str) {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return };
     if let Err(error) = send(&socket, message) {
-        eprintln!("softnet: NOTIFY_SOCKET={}: {error}", socket.display());
+        log::say(Level::Warn, format_args!("NOTIFY_SOCKET={}: {error}", socket.display()));
     }
 }
 

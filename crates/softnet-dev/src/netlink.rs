@@ -23,4 +23,5 @@ pub use knobs::{Offload, pin_napi_threads, set_offload, set_rps, set_threaded};
 pub use link::{Link, LinkCounters};
 pub use monitor::{LinkEvent, LinkMonitor};
 pub use netdev::{KernelNapi, NapiKnobs, NetdevFamily};
+pub use route::InterfaceAddress;
 pub use socket::Netlink;

@@ -35,6 +35,7 @@ pub mod net;
 mod notify;
 mod poll;
 pub mod prelude;
+pub use util::log;
 mod stack;
 mod steering;
 #[cfg(test)]

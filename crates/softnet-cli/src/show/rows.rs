@@ -105,6 +105,10 @@ pub(crate) fn stats(now: &Stats, before: Option<(&Stats, f64)>) -> String {
         ),
         ("exhausted", format!("{} times out of packet memory", count(|s| s.exhausted))),
     ];
+    if now.address_conflicts > 0 {
+        let claims = count(|s| s.address_conflicts);
+        lines.push(("conflicts", format!("{claims} times a neighbour claimed an own address")));
+    }
     if let Some(follow) = &now.follow {
         let told = |field: fn(&FollowStats) -> u64| count_of(now, since, field);
         lines.push((

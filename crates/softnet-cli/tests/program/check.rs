@@ -42,5 +42,5 @@ fn a_burst_below_the_longest_frame_is_warned_of() {
     process.signal(Signal::TERM);
     process.end();
     let errors = process.errors();
-    assert!(errors.starts_with(&format!("softnet: {warning}")), "{errors}");
+    assert!(errors.starts_with(&format!("process-test: {warning}")), "{errors}");
 }

@@ -184,7 +184,13 @@ impl World {
 
     /// Runs it, and waits until it says that it does.
     pub(crate) fn running(&self, config: &str) -> Process {
-        let mut process = self.run(config);
+        self.running_with(config, &[])
+    }
+
+    /// The same with other arguments.
+    pub(crate) fn running_with(&self, config: &str, more: &[&str]) -> Process {
+        let args = [&["run", config], more].concat();
+        let mut process = self.middle.run(|| Process::start(&args)).unwrap();
         process.line("process-test: running: 2 devices");
         process
     }

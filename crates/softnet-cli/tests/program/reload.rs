@@ -113,3 +113,35 @@ fn links_are_set_while_it_runs() {
     process.signal(Signal::TERM);
     assert_eq!(process.end().code(), Some(0));
 }
+
+/// A change of state is one line, with the instance's name, unless its level is left out.
+#[test]
+fn a_change_is_told_once_and_by_its_level() {
+    let Some(world) = World::new() else { return };
+    let config = world.config("r.toml", "");
+    let link = |up: bool| {
+        let set = || {
+            let mut netlink = Netlink::new().unwrap();
+            if up { netlink.set_up("s1").unwrap() } else { netlink.set_down("s1").unwrap() }
+        };
+        world.middle().run(set).unwrap();
+        let used = || {
+            let rows = world.show("route");
+            rows.as_array().unwrap().iter().any(|row| row["prefix"] == "10.1.0.0/24" && row["used"] == true)
+        };
+        until("routes by it", || used() == up);
+    };
+    for level in ["info", "warn", "error"] {
+        let mut process = world.running_with(&config, &["--log-level", level]);
+        link(false);
+        link(true);
+        process.signal(Signal::TERM);
+        assert_eq!(process.end().code(), Some(0));
+        let errors = process.errors();
+        let count = |line: &str| errors.lines().filter(|told| told.starts_with(line)).count();
+        let (down, up) =
+            (count("process-test: s1: the link is down"), count("process-test: s1: the link is up"));
+        let expected = [("info", (1, 1)), ("warn", (1, 0)), ("error", (0, 0))];
+        assert!(expected.contains(&(level, (down, up))), "{level}: {errors}");
+    }
+}

@@ -12,6 +12,7 @@ use libc::{RTM_DELADDR, RTM_DELLINK, RTM_NEWADDR, RTM_NEWLINK};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 use super::link::Link;
+use super::route::InterfaceAddress;
 use super::socket::{Netlink, RECV_LEN, messages, number};
 use crate::sys_error::{SysError, SysResult};
 
@@ -73,6 +74,11 @@ impl LinkMonitor {
     /// The interfaces as known now, in no order.
     pub fn links(&self) -> impl Iterator<Item = &Link> {
         self.known.values()
+    }
+
+    /// The addresses of all interfaces as they are now; see [`Netlink::interface_addresses`].
+    pub fn addresses(&mut self) -> SysResult<Vec<InterfaceAddress>> {
+        self.requests.interface_addresses()
     }
 
     /// The next event; `None` if there is none now. Never blocks. Call it until it says `None`.

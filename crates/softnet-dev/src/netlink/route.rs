@@ -19,6 +19,9 @@ use crate::sys_error::SysResult;
 const IFADDR_HEADER_LEN: usize = 8;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
+const IFA_FLAGS: u16 = 8;
+const IFA_F_DADFAILED: u32 = 0x08;
+const IFA_F_TENTATIVE: u32 = 0x40;
 const ROUTE_HEADER_LEN: usize = 12;
 const RTA_OIF: u16 = 4;
 const RTA_MULTIPATH: u16 = 9;
@@ -26,6 +29,40 @@ const RTA_TABLE: u16 = 15;
 const RTN_UNICAST: u8 = 1;
 const RT_TABLE_LOCAL: u32 = 255;
 const NEXTHOP_HEADER_LEN: usize = 8;
+
+/// An address of an interface, as it was when asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InterfaceAddress {
+    /// The interface's index.
+    pub index: u32,
+    /// The interface's own address.
+    pub addr: IpAddr,
+    /// Bits of its network. All of them on a link to one peer, whose network it is.
+    pub len: u8,
+}
+
+impl InterfaceAddress {
+    /// Reads an `RTM_NEWADDR`; `None` of one that is not good yet, or will never be.
+    pub(super) fn parse(payload: &[u8]) -> Option<Self> {
+        let (header, attributes) = payload.split_at_checked(IFADDR_HEADER_LEN)?;
+        let addr = local_address(attributes)?;
+        let (mut flags, mut peer) = (u32::from(header[2]), None);
+        for (kind, value) in attributes_of(attributes) {
+            match kind {
+                IFA_FLAGS => flags = number(&value, 0)?,
+                IFA_ADDRESS => peer = Some(value),
+                _ => {}
+            }
+        }
+        let own = match addr {
+            IpAddr::V4(addr) => addr.octets().to_vec(),
+            IpAddr::V6(addr) => addr.octets().to_vec(),
+        };
+        let len = if peer.is_none_or(|peer| peer == own) { header[1] } else { own.len() as u8 * 8 };
+        let good = flags & (IFA_F_TENTATIVE | IFA_F_DADFAILED) == 0;
+        good.then_some(InterfaceAddress { index: number(header, 4)?, addr, len })
+    }
+}
 
 impl Netlink {
     /// Gives `ip` with a prefix of `len` bits to the interface called `name`. One of IPv6 is good at once: no host is
@@ -62,6 +99,14 @@ impl Netlink {
         let address =
             |payload: &[u8]| Some((number(payload, 4)?, local_address(payload.get(IFADDR_HEADER_LEN..)?)?));
         Ok(answers.iter().filter_map(|(_, payload)| address(payload)).collect())
+    }
+
+    /// The same with their networks, but for those that may turn out to be another host's (tentative, or found to be so).
+    pub fn interface_addresses(&mut self) -> SysResult<Vec<InterfaceAddress>> {
+        let mut message = AddressMessage::default();
+        message.header.family = AddressFamily::Unspec;
+        let answers = self.dump(RouteNetlinkMessage::GetAddress(message), "list addresses")?;
+        Ok(answers.iter().filter_map(|(_, payload)| InterfaceAddress::parse(payload)).collect())
     }
 
     /// Adds a route for `dst` with a prefix of `len` bits by way of the gateway `via`, to the main table.

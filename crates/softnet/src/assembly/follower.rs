@@ -30,7 +30,7 @@ use crate::config::{Config, FollowConfig};
 use crate::stack::StackInner;
 use crate::stack::follow::Follow;
 use crate::stack::rib::{Hop, Path, Place, Rib, Route, Source};
-use crate::util::{note, timespec};
+use crate::util::{debug, fail, note, timespec, warn};
 
 /// Datagrams of notifications, each of one to a few routes, after which changes are published.
 const BATCH: usize = 4096;
@@ -111,7 +111,7 @@ impl Follower {
     fn recover(&mut self, error: &SysError) {
         self.count(|stats| &stats.errors, 1);
         if !std::mem::replace(&mut self.failing, true) {
-            note(format_args!(
+            fail(format_args!(
                 "the kernel's routes can't be read: {error}. Those that are known stay; they are listed again until that succeeds"
             ));
         }
@@ -220,11 +220,14 @@ impl Follower {
         let stale: Vec<_> = stale.filter(|_| whole).copied().collect();
         stale.into_iter().for_each(|key| self.fix(key, None));
         fixed.into_iter().for_each(|(key, mac)| self.fix(key, Some(mac)));
-        self.failing = false;
+        if std::mem::take(&mut self.failing) {
+            note(format_args!("the kernel's routes are read again"));
+        }
         self.count(|stats| &stats.lists, 1);
         self.publish();
         self.listed_at = self.shared.clock.now();
         self.follow.stats.list_ns.store(self.listed_at - began, Ordering::Relaxed);
+        debug(format_args!("listed the kernel's routes in {} µs", (self.listed_at - began) / 1000));
         Ok(())
     }
 
@@ -309,7 +312,7 @@ impl Follower {
             }
             Err(error) => {
                 if self.retry_at.is_none() {
-                    note(format_args!("routes of the kernel are not in effect yet: {error}"));
+                    warn(format_args!("routes of the kernel are not in effect yet: {error}"));
                 }
                 self.retry_at = Some(self.shared.clock.now() + RETRY);
             }

@@ -3,6 +3,7 @@
 //! One thread. It sleeps until a neighbour's timer is due, a neighbour says something to all, the kernel reports a change of
 //! a link, a user wants an instance polled in another context, or the stack stops.
 
+mod kernel_addrs;
 mod links;
 mod live;
 mod reload;
@@ -19,7 +20,7 @@ use softnet_core::SoftnetData;
 use softnet_core::ip::FibError;
 use softnet_core::ip::iface::Iface;
 use softnet_core::ip::input::Ingress;
-use softnet_core::ip::slow::Announce;
+use softnet_core::ip::slow::{Announce, Conflict};
 use softnet_core::napi::Napi;
 use softnet_core::qdisc::DevParams;
 use softnet_core::skb::DropReason;
@@ -43,7 +44,8 @@ use crate::stack::rib::Rib;
 use crate::steering::{Arfs, Auto};
 use crate::tx::qdisc::Layout;
 use crate::tx::{NetdevQueue, QueueWake, TxBackpressure};
-use crate::util::{Spawn, lock, note, spawn, timespec};
+use crate::util::{Spawn, lock, spawn, timespec, warn};
+use kernel_addrs::KernelAddrs;
 use reload::Ending;
 
 /// How long to wait before another attempt to open a device whose interface is there.
@@ -73,6 +75,9 @@ pub struct Housekeeper {
     ending: Option<Ending>,
     /// For each device why it could not be opened when that was last tried, which was told then.
     refused: Vec<Option<String>>,
+    kernel_addrs: KernelAddrs,
+    /// For each device whether its interface was without a link when that was last looked at.
+    linkless: Vec<bool>,
     contexts: Contexts,
     snooper: Snooper,
     auto: Auto,
@@ -99,7 +104,7 @@ impl Housekeeper {
         let stop = Arc::new(AtomicBool::new(false));
         let contexts = Contexts::new(shared.clone(), config.stack.pool_threads());
         let (retry_at, refused, snooper) = (None, vec![None; config.devices.len()], Snooper::default());
-        let arfs = Arfs::new(&shared);
+        let (arfs, linkless) = (Arfs::new(&shared), vec![false; config.devices.len()]);
         let (told, absent) = (Told::new(&config, filter), vec![false; config.devices.len()]);
         Ok(Housekeeper {
             shared,
@@ -115,6 +120,8 @@ impl Housekeeper {
             routes_at: None,
             ending: None,
             refused,
+            kernel_addrs: KernelAddrs::default(),
+            linkless,
             contexts,
             snooper,
             auto: Auto::default(),
@@ -237,7 +244,7 @@ impl Housekeeper {
         self.shared.devices[usize::from(dev)].apply_rss(&*shared_part);
         napis.iter().for_each(|instance| self.shared.steer_as_set(instance));
         if let Some(warning) = layout.warning(&params) {
-            note(format_args!("{}: {warning}", device.name));
+            warn(format_args!("{}: {warning}", device.name));
         }
         let homes = self.homes(dev, &napis);
         let mut queues = Vec::with_capacity(tx.len());
@@ -265,7 +272,7 @@ impl Housekeeper {
         // Only now: a knob that is set before finds the device closed, and is only remembered.
         napis.iter().for_each(|instance| self.shared.devices[usize::from(dev)].apply_deferral(instance));
         if let Some(warning) = napis.first().and_then(|instance| instance.napi.mitigation.warning()) {
-            note(format_args!("{}: {warning}", device.name));
+            warn(format_args!("{}: {warning}", device.name));
         }
         groups::opened(&self.shared, dev);
         self.set_iface(dev, Some(iface));
@@ -312,7 +319,7 @@ impl Housekeeper {
         let set = |instance: &Arc<NapiInstance>| (instance.clone(), device.threaded(instance.napi.queue));
         let wanted: Vec<_> = napis.iter().map(set).collect();
         self.contexts.prepare(&wanted, &mut spawn).unwrap_or_else(|error| {
-            note(format_args!("{}: polled in softirq, for want of threads: {error}", device.name));
+            warn(format_args!("{}: polled in softirq, for want of threads: {error}", device.name));
             napis.iter().map(|instance| Home::Worker(self.shared.workers[instance.worker].clone())).collect()
         })
     }
@@ -357,11 +364,13 @@ impl Housekeeper {
         let _ = command.answer.send(answer);
     }
 
-    /// Routes by way of a device that is not there give way to others; and the kernel's are by
+    /// Routes by way of a device that is not there, or without a link, give way to others; and the kernel's are by
     /// another interface when it is back.
     fn set_open(&mut self, dev: u16, open: bool) {
         // If there is no memory for it, that is noted, and done later.
-        let _ = self.change_routes(|rib| rib.set_open(dev, open));
+        let usable = open && self.look_at_link(dev);
+        let _ = self.change_routes(|rib| rib.set_open(dev, usable));
+        self.kernel_addrs.look_again();
         self.list_again();
     }
 
@@ -377,7 +386,7 @@ impl Housekeeper {
         let changed = self.shared.change_routes(change);
         if let Err(error) = &changed {
             if self.routes_at.is_none() {
-                note(format_args!("changes of routes are not in force yet: {error}"));
+                warn(format_args!("changes of routes are not in force yet: {error}"));
             }
             self.routes_at = Some(self.shared.clock.now() + RETRY.as_nanos() as u64);
         }
@@ -477,6 +486,18 @@ impl Housekeeper {
                 slow.set_midnight(midnight);
                 slow.poll(ctx, view, out);
             });
+            self.tell_conflicts();
+        }
+    }
+
+    /// Tells of neighbours that claim addresses of softnet's.
+    fn tell_conflicts(&mut self) {
+        let conflicts = self.shared.control().slow.take_conflicts();
+        for Conflict { dev, ip, mac } in conflicts {
+            let (name, [a, b, c, d, e, f]) = (&self.shared.devices[usize::from(dev)].name, mac);
+            warn(format_args!(
+                "{name}: a neighbour has {ip}, too, at {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}; softnet keeps it"
+            ));
         }
     }
 

@@ -201,7 +201,7 @@ fn devices(config: &Config, found: &mut Vec<Found>) {
             }
         }
         steering(config, i, device, found);
-        addresses(i, device, devices, found);
+        addresses(i, device, config, found);
     }
     vlan::check(config, found);
     memory(config, found);
@@ -244,11 +244,13 @@ fn interface_name(place: Place, name: &str, found: &mut Vec<Found>) {
     }
 }
 
-fn addresses(index: usize, device: &DeviceConfig, devices: &[DeviceConfig], found: &mut Vec<Found>) {
+fn addresses(index: usize, device: &DeviceConfig, config: &Config, found: &mut Vec<Found>) {
+    let devices = &config.devices[..];
     let at = Section::Device(index);
     let unread = found.iter().any(|problem| problem.place.section == at && problem.place.key == "addresses");
-    // One that has VLANs need not be anything else.
-    if device.addresses.is_empty() && !unread && !vlan::is_link(devices, &device.name) {
+    // One that has VLANs need not be anything else, and one may have the kernel's.
+    let follows = device.follows_addresses(config.stack.follow.as_ref());
+    if device.addresses.is_empty() && !unread && !follows && !vlan::is_link(devices, &device.name) {
         let message = "expected at least one address, such as [\"10.0.0.1/24\"]: without one, nothing on the \
                        link can find softnet";
         found.push(Found::new(at.key("addresses"), message));

@@ -263,7 +263,7 @@ pub struct ParseError {
 }
 
 impl ParseError {
-    pub(super) fn new(expected: &'static str, found: &str) -> Self {
+    pub(crate) fn new(expected: &'static str, found: &str) -> Self {
         ParseError { expected, found: found.into() }
     }
 }

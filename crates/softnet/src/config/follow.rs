@@ -16,12 +16,14 @@ pub struct FollowConfig {
     pub tables: Vec<u32>,
     /// Whether neighbours that are fixed by hand (`ip neigh add … nud permanent`) are fixed here too.
     pub neighbours: bool,
+    /// Whether the kernel's addresses of an interface are those of its device, too, if that is `shared`.
+    pub addresses: bool,
 }
 
 impl Default for FollowConfig {
     /// What `follow = "kernel"` means.
     fn default() -> Self {
-        FollowConfig { tables: vec![MAIN], neighbours: true }
+        FollowConfig { tables: vec![MAIN], neighbours: true, addresses: true }
     }
 }
 

@@ -357,6 +357,13 @@ impl DeviceConfig {
         OpenRequest { dev, name, addresses, force, driver, vlans }
     }
 
+    /// Whether it has the addresses of its interface, too. One that does not share them would take
+    /// them away from the kernel.
+    pub(crate) fn follows_addresses(&self, follow: Option<&FollowConfig>) -> bool {
+        let shared = self.driver.get::<Xdp>().is_some_and(|xdp| xdp.shared);
+        shared && follow.is_some_and(|follow| follow.addresses)
+    }
+
     /// Whether it has an IPv6 address. One that has none has no link-local one either.
     pub(crate) fn speaks_ipv6(&self) -> bool {
         self.addresses.iter().any(|own| own.addr().is_ipv6())

@@ -33,7 +33,7 @@ icmpv6_ratelimit = 0
 icmp_msgs_per_sec = 5000
 icmp_msgs_burst = 100
 ip_options = "ignore"
-follow = { tables = ["main", 100], neighbours = false }
+follow = { tables = ["main", 100], neighbours = false, addresses = false }
 
 [[device]]
 name = "eth1"
@@ -132,7 +132,7 @@ fn a_full_file_means_what_it_says() {
                 icmp_msgs_burst: 100,
             },
             ip_options: OptionPolicy::Ignore,
-            follow: Some(FollowConfig { tables: vec![254, 100], neighbours: false }),
+            follow: Some(FollowConfig { tables: vec![254, 100], neighbours: false, addresses: false }),
         },
         devices: vec![
             DeviceConfig {

@@ -22,7 +22,7 @@ use softnet_dev::process::trim_heap;
 use super::capture::SetCapture;
 use super::listener::Listener;
 use super::{MAX_REQUEST, Request, Response};
-use crate::util::{note, spawn};
+use crate::util::{fail, spawn};
 
 /// Answers requests. Called by the control thread, one request at a time; it may take locks of the control
 /// plane, and must not make a worker wait.
@@ -102,7 +102,7 @@ impl Loop {
             match self.round() {
                 Ok(true) => return,
                 Ok(false) => {}
-                Err(error) => return note(format_args!("the control socket is closed: {error}")),
+                Err(error) => return fail(format_args!("the control socket is closed: {error}")),
             }
         }
     }

@@ -551,6 +551,9 @@ pub struct Stats {
     pub held: u64,
     /// ICMP errors that were not sent, because there were too many.
     pub icmp_limited: u64,
+    /// Times that a neighbour claimed an address of softnet's own.
+    #[serde(default)]
+    pub address_conflicts: u64,
     /// Destinations whose path is known to take less than its first link.
     #[serde(default)]
     pub path_mtus: u64,

@@ -11,7 +11,7 @@ use softnet_dev::Device;
 use softnet_dev::rx_class::RxClassError;
 
 use super::StackDevice;
-use crate::util::{lock, note};
+use crate::util::{lock, warn};
 
 /// See the [module](self).
 #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ impl StackDevice {
         let done = rss.set.as_ref().map_or(Ok(None), |set| device.set_rss(set));
         rss.refused = done.err().map(|error| format!("what is set for it was refused: {error}"));
         if let Some(why) = &rss.refused {
-            note(format_args!("{}: rss: {why}", self.name));
+            warn(format_args!("{}: rss: {why}", self.name));
         }
     }
 

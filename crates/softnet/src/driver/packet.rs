@@ -13,7 +13,7 @@ use softnet_dev::xdp::Conflict;
 
 use super::link::set_interface;
 use super::{DeviceDriver, DeviceError, Driver, Keys, Kind, LinkChange, OpenRequest, Opener};
-use crate::util::{Limit, note, range};
+use crate::util::{Limit, range, warn};
 
 pub(super) const KIND: Kind = Kind { name: NAME, keys: &["queues", "ring", "offloads"], read };
 
@@ -122,7 +122,7 @@ impl Opener for PacketOpener {
             let conflict = own.replace(&addresses(device)).filter(|_| !device.force);
             if let Some(Conflict { address, holder }) = conflict {
                 let name = device.name;
-                note(format_args!(
+                warn(format_args!(
                     "{name}: the kernel has {address} now, too, on {holder}: both answer what is sent there by {name}"
                 ));
             }

@@ -11,7 +11,7 @@ use softnet_dev::xdp::{self, Claim, ClaimedVlan, Claims, Conflict, Mode, OpenPor
 
 use super::link::set_interface;
 use super::{DeviceDriver, DeviceError, Driver, Keys, Kind, LinkChange, OpenRequest, Opener, VlanRequest};
-use crate::util::{Limit, note, power};
+use crate::util::{Limit, fail, note, power, warn};
 
 pub(super) const KIND: Kind = Kind { name: NAME, keys: &["mode", "shared", "ring", "tso"], read };
 
@@ -170,11 +170,11 @@ impl Opener for XdpOpener {
         let told = device.driver.get::<Xdp>().cloned().unwrap_or_default();
         let name = device.name;
         match claims.replace(&claim(device, &told)) {
-            Ok(Some(Conflict { address, holder })) if !device.force => note(format_args!(
+            Ok(Some(Conflict { address, holder })) if !device.force => warn(format_args!(
                 "{name}: the kernel has {address} now, too, on {holder}: what is sent there by {name} reaches softnet alone (`shared = true` in its [[device]] would share it)"
             )),
             Ok(_) => {}
-            Err(error) => note(format_args!("{name}: what it claims could not be updated: {error}")),
+            Err(error) => fail(format_args!("{name}: what it claims could not be updated: {error}")),
         }
     }
 

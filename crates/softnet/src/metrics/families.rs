@@ -75,6 +75,11 @@ fn totals(out: &mut Exposition, stats: &Stats) {
         ("softnet_dropped_packets", "Packets dropped, for whatever reason.", stats.dropped),
         ("softnet_merged_packets", "Packets that became part of another.", stats.merged),
         ("softnet_icmp_limited", "ICMP errors that rate limits kept from being sent.", stats.icmp_limited),
+        (
+            "softnet_address_conflicts",
+            "Times that a neighbour claimed an address of softnet's own.",
+            stats.address_conflicts,
+        ),
         ("softnet_slow_path_entries", "Times that the slow path was entered.", stats.slow_path),
         (
             "softnet_reassembled_datagrams",

@@ -19,7 +19,7 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketFlags, accept_with, recv
 
 use crate::config::{MetricsConfig, MetricsListen};
 use crate::control::{BindError, Listener};
-use crate::util::{note, spawn};
+use crate::util::{fail, spawn};
 
 /// Bytes of the longest request.
 const MAX_REQUEST: usize = 8192;
@@ -168,7 +168,7 @@ impl<F: Fn() -> String> Loop<F> {
             match self.round() {
                 Ok(true) => return,
                 Ok(false) => {}
-                Err(error) => return note(format_args!("metrics are told no more: {error}")),
+                Err(error) => return fail(format_args!("metrics are told no more: {error}")),
             }
         }
     }

@@ -7,7 +7,7 @@ use softnet_core::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use softnet_dev::sched::{self, Policy};
 
 use crate::config::Context;
-use crate::util::{current_tid, note};
+use crate::util::{current_tid, warn};
 
 /// Counters of a polling thread, written by it.
 #[derive(Debug, Default)]
@@ -77,13 +77,13 @@ impl PollThread {
             let mut cpus = rustix::thread::CpuSet::new();
             cpus.set(cpu as usize);
             if let Err(error) = rustix::thread::sched_setaffinity(None, &cpus) {
-                note(format_args!("{} runs unpinned: CPU {cpu}: {error}", self.name));
+                warn(format_args!("{} runs unpinned: CPU {cpu}: {error}", self.name));
             }
         }
         if let Some(policy) = self.policy
             && let Err(error) = sched::set_policy(policy)
         {
-            note(format_args!("{} keeps the policy it was started with: {error}", self.name));
+            warn(format_args!("{} keeps the policy it was started with: {error}", self.name));
         }
         // Timers of a polling thread must not be rounded up to the default slack of 50 µs.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));

@@ -12,7 +12,7 @@ use softnet_core::sock::key::Addr;
 use super::options::of_bind;
 use crate::device::group_ip;
 use crate::stack::StackInner;
-use crate::util::note;
+use crate::util::warn;
 
 /// Device `dev` was opened: tells its driver of the groups that have members.
 pub(crate) fn opened(shared: &StackInner, dev: u16) {
@@ -20,7 +20,7 @@ pub(crate) fn opened(shared: &StackInner, dev: u16) {
     for group in groups {
         if let Err(error) = update(shared, group, dev) {
             let name = &shared.netdevs[usize::from(dev)].name;
-            note(format_args!("{name}: members of {} get nothing: {error}", group_ip(group)));
+            warn(format_args!("{name}: members of {} get nothing: {error}", group_ip(group)));
         }
     }
 }

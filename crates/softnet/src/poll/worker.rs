@@ -19,7 +19,7 @@ use super::{OnRelease, PollContext};
 use crate::config::Context;
 use crate::napi::{NapiInstance, Rx, TIMER, WAKE, WorkerShared, ring};
 use crate::stack::StackInner;
-use crate::util::{lock, note};
+use crate::util::{fail, lock};
 
 /// Rounds in a row that found nothing, after which a thread that never sleeps offers its CPU to others.
 const YIELD_AFTER: u32 = 32;
@@ -173,7 +173,7 @@ impl Worker {
                 .and_then(|()| epoll::add(&self.me.epoll, new.timer.fd(), data(TIMER), timer));
             if let Err(error) = added {
                 // Cannot be waited for: it is polled all the same whenever the worker is awake.
-                note(format_args!("{} can't wait for {}: {error}", self.me.thread.name, new.napi.name));
+                fail(format_args!("{} can't wait for {}: {error}", self.me.thread.name, new.napi.name));
             }
             new.set_watcher(Some(self.me.clone()));
         }

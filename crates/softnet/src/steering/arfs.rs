@@ -24,7 +24,7 @@ use softnet_dev::Device;
 use crate::device::OpenParts;
 use crate::napi::{FlowFilterCounts, FlowRequest, FlowSource, Home, NapiInstance, PAUSE};
 use crate::stack::StackInner;
-use crate::util::note;
+use crate::util::warn;
 
 /// Time between two changes of filters, in ns: so a consumer that moves about all the time does not
 /// have its queues wait for each other all the time.
@@ -238,7 +238,7 @@ fn send_to(
                 if filters.places.iter().all(Option::is_none) {
                     filters.refused = true;
                     let name = &live.device.info().name;
-                    note(format_args!("{name}: flows stay with RFS, since a filter was refused: {error}"));
+                    warn(format_args!("{name}: flows stay with RFS, since a filter was refused: {error}"));
                     break;
                 }
                 continue;

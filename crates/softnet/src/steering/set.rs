@@ -10,7 +10,7 @@ use crate::config::{CpuList, KnobError, QueueKnobs};
 use crate::control::{ControlError, SetSteering, Target};
 use crate::napi::NapiInstance;
 use crate::stack::StackInner;
-use crate::util::{lock, note};
+use crate::util::{lock, warn};
 
 impl SetSteering {
     /// `knobs`, changed by this.
@@ -49,7 +49,7 @@ impl StackInner {
         let Some(dev) = self.devices.get(usize::from(instance.napi.dev)) else { return };
         let knobs = lock(&dev.steering).get(instance.napi.queue);
         let plan = knobs.plan(self.backlogs.cpus()).unwrap_or_else(|error| {
-            note(format_args!("{} does not steer: {error}", instance.napi.name));
+            warn(format_args!("{} does not steer: {error}", instance.napi.name));
             Plan::None
         });
         instance.steering.replace(plan, self.workers.len());

@@ -9,7 +9,7 @@ use softnet_core::sync::Ordering;
 
 use crate::napi::{Home, NapiInstance, PAUSE, WorkerShared};
 use crate::stack::StackInner;
-use crate::util::note;
+use crate::util::warn;
 
 impl StackInner {
     /// Gives `instance` another plan. It is not polled meanwhile: its packets wait in the device's
@@ -71,5 +71,5 @@ impl Workers for Running<'_> {
 }
 
 fn note_home(instance: &NapiInstance, error: &io::Error) {
-    note(format_args!("{}: polled in softirq, for want of descriptors: {error}", instance.napi.name));
+    warn(format_args!("{}: polled in softirq, for want of descriptors: {error}", instance.napi.name));
 }

@@ -5,14 +5,14 @@
 mod clock;
 mod limit;
 mod lock;
-mod log;
+pub mod log;
 mod thread;
 mod wake;
 
 pub(crate) use clock::{Clock, timespec};
 pub(crate) use limit::{Limit, power, range};
 pub(crate) use lock::lock;
-pub(crate) use log::note;
+pub(crate) use log::{debug, fail, note, warn};
 pub use thread::{Body, spawn, thread_cpu_ns};
 pub(crate) use thread::{Spawn, current_tid};
 pub(crate) use wake::Waker;

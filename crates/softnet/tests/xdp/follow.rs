@@ -13,11 +13,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde_json::Value;
-use softnet::config::{Config, FollowConfig};
+use softnet::config::{Config, FollowConfig, RouteConfig, RouteTarget};
+use softnet::driver::Xdp;
 use softnet_dev::netns::NetNs;
 
 use super::hosts::ask;
-use super::world::{World, host, host6, interface, kernel, until};
+use super::world::{World, host, host6, interface, kernel, softnet, until};
 
 /// Runs `ip` with these arguments in `ns`.
 pub(crate) fn ip(ns: &NetNs, args: &str) -> String {
@@ -303,6 +304,100 @@ fn what_the_kernel_does_not_tell_is_found_out() {
     world.plug(2);
     ip(&world.middle, &format!("route add 192.0.2.0/24 via {} dev {}", host(2), interface(2)));
     assert_equal(&world);
+    world.end();
+}
+
+/// The addresses that softnet has on device `i`, but for link-local ones.
+fn addresses(world: &World, i: usize) -> BTreeSet<String> {
+    let row = world.view().devs().into_iter().find(|row| row.name == interface(i)).unwrap();
+    row.addresses.into_iter().filter(|own| !own.starts_with("fe80:")).collect()
+}
+
+/// A device that shares its interface's addresses has those that the kernel has, whenever they came; one that does
+/// not leaves them to the kernel. What the configuration has stays softnet's.
+#[test]
+fn addresses_of_a_shared_device_are_the_kernels() {
+    let Some(mut world) = World::new(2) else { return };
+    let set = |all: &[String]| -> BTreeSet<String> { all.iter().cloned().collect() };
+    let [own, kernels] = [softnet(0), kernel(0)].map(|addr| format!("{addr}/24"));
+    let config = follows(world.config()).with(|config| {
+        config.devices[0].driver = Xdp::default().with(|xdp| (xdp.ring, xdp.shared) = (512, true)).into();
+    });
+    world.start_with(config.clone());
+    until("what the kernel has", || addresses(&world, 0) == set(&[own.clone(), kernels.clone()]));
+    assert_eq!(addresses(&world, 1), set(&[format!("{}/24", softnet(1))]));
+
+    let more = ["192.0.2.1/24", "198.51.100.1/32", "2001:db8::1/64"].map(str::to_owned);
+    ip(&world.middle, &format!("addr add {} dev {}", more[0], interface(0)));
+    ip(&world.middle, &format!("addr add 198.51.100.1 peer 198.51.100.2 dev {}", interface(0)));
+    ip(&world.middle, &format!("addr add {} dev {}", more[2], interface(0)));
+    let all: Vec<String> = [&own, &kernels].into_iter().chain(&more).cloned().collect();
+    until("they come", || addresses(&world, 0) == set(&all));
+    // softnet answers at one of them, by a port that it has open there.
+    let socket = softnet::net::UdpSocket::bind(&world.handle(), (Ipv4Addr::new(192, 0, 2, 1), 4000)).unwrap();
+    ip(&world.hosts[0], "route add 192.0.2.0/24 dev eth0");
+    let client = world.hosts[0].run(|| UdpSocket::bind((host(0), 0)).unwrap()).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let mut buffer = [0; 16];
+    until("a datagram", || {
+        client.send_to(b"there?", "192.0.2.1:4000").unwrap();
+        socket.recv_from(&mut buffer).is_ok_and(|(n, _)| buffer[..n] == *b"there?")
+    });
+    drop(socket);
+
+    // A network that another device has is not given twice; the kernel has it alone.
+    ip(&world.middle, &format!("addr add {}/24 dev {}", Ipv4Addr::new(10, 1, 0, 77), interface(0)));
+    // A new configuration that names one of them keeps it from then on.
+    let named = config.clone().with(|config| config.devices[0].addresses.push(more[0].parse().unwrap()));
+    world.view().apply(named).unwrap();
+    for address in &more {
+        ip(&world.middle, &format!("addr del {address} dev {}", interface(0)));
+    }
+    until("they go", || addresses(&world, 0) == set(&[own.clone(), kernels.clone(), more[0].clone()]));
+    // With the interface all go that are the kernel's, and come back with it.
+    world.unplug(0);
+    until("none is followed", || addresses(&world, 0) == set(&[own.clone(), more[0].clone()]));
+    world.plug(0);
+    until("it is back", || addresses(&world, 0) == set(&[own.clone(), more[0].clone(), kernels.clone()]));
+    world.end();
+}
+
+/// Routes by a link that is down, on this side or on the other, give way to those of the next metric, until it is up.
+#[test]
+fn a_link_that_is_down_is_not_used() {
+    let Some(mut world) = World::new(3) else { return };
+    let given = [1, 2].map(|i| give(&world, i, "192.0.2.1/32"));
+    let route = |i: usize, metric: u32| {
+        let via = RouteTarget::Via(host(i).into());
+        RouteConfig::new("192.0.2.0/24".parse().unwrap(), via).metric(metric)
+    };
+    let config = world.config().with(|config| config.routes = vec![route(1, 10), route(2, 20)]);
+    world.start_with(config);
+    let used = |world: &World| {
+        let rows = world.view().routes().into_iter().filter(|row| row.prefix == "192.0.2.0/24" && row.used);
+        rows.filter_map(|row| row.dev).collect::<Vec<_>>()
+    };
+    let link = |world: &World, i: usize| {
+        world.view().devs().into_iter().find(|row| row.name == interface(i)).unwrap().link
+    };
+    let until_by = |world: &World, i: usize| {
+        until(&format!("the route by {}", interface(i)), || used(world) == [interface(i)]);
+        until("an echo", || reaches(world, 0, "192.0.2.1"));
+    };
+    until_by(&world, 1);
+    for (ns, name) in [(&world.middle, interface(1)), (&world.hosts[1], "eth0".into())] {
+        ip(ns, &format!("link set {name} down"));
+        until_by(&world, 2);
+        assert_eq!(link(&world, 1), "down");
+        ip(ns, &format!("link set {name} up"));
+        until_by(&world, 1);
+        assert_eq!(link(&world, 1), "up");
+        // What the kernel takes from a host with its link.
+        if name == "eth0" {
+            ip(ns, &format!("route replace default via {}", softnet(1)));
+        }
+    }
+    drop(given);
     world.end();
 }
 

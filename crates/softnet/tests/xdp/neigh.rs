@@ -9,6 +9,7 @@ use softnet_core::ip::v6::addr::ALL_ROUTERS;
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
 
+use super::follow::ip;
 use super::hosts::Icmp;
 use super::world::{World, host, host6, interface, softnet, softnet6, until};
 
@@ -190,6 +191,33 @@ fn the_address_of_all_routers_is_answered() {
             icmp.ping_on(group, ifindex, 64, b"a router?");
             icmp.receive(|message| message.kind == (129, 0)).is_some()
         });
+    }
+    world.end();
+}
+
+/// A host that takes an address of softnet's is noticed, in both families; softnet goes on answering for it.
+#[test]
+fn a_neighbour_with_an_own_address_is_counted() {
+    let Some(mut world) = World::dual(2) else { return };
+    world.start_with(world.config_dual());
+    let conflicts = |world: &World| world.view().stats().address_conflicts;
+    assert_eq!(conflicts(&world), 0);
+    let host = &world.hosts[0];
+    let set = |key: &str| host.run(|| std::fs::write(format!("/proc/sys/net/{key}"), "1")).unwrap().unwrap();
+    set("ipv4/conf/eth0/arp_notify");
+    set("ipv6/conf/eth0/ndisc_notify");
+    for own in [format!("{}/24", softnet(0)), format!("{}/64", softnet6(0))] {
+        let before = conflicts(&world);
+        let v6 = if own.contains(':') { " nodad" } else { "" };
+        until("a conflict", || {
+            // The kernel announces its addresses when the link comes up, and forgets those of IPv6 when it goes.
+            ip(host, "link set eth0 down");
+            ip(host, "link set eth0 up");
+            ip(host, &format!("addr replace {own} dev eth0{v6}"));
+            std::thread::sleep(Duration::from_millis(200));
+            conflicts(&world) > before
+        });
+        ip(host, &format!("addr del {own} dev eth0"));
     }
     world.end();
 }

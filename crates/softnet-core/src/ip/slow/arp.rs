@@ -1,6 +1,6 @@
 //! ARP: what neighbours say and ask.
 
-use super::{Call, Refused, packet};
+use super::{Call, Conflict, Refused, packet};
 use crate::ip::neigh::Heard;
 use crate::ip::v4::arp::{ArpPacket, Operation};
 use crate::skb::{DropReason, Skb};
@@ -16,6 +16,10 @@ impl Call<'_> {
             Err(reason) => return Err((skb, reason)),
         };
         let ours = iface.owns(packet.target_ip);
+        if iface.owns(packet.sender_ip) && packet.sender_mac != iface.mac {
+            let conflict = Conflict { dev, ip: packet.sender_ip.into(), mac: packet.sender_mac };
+            self.slow.conflicts.claim(self.view.now, conflict);
+        }
         if let Some(heard) = Heard::from_arp(&packet, ours, to_us)
             && !iface.owns(packet.sender_ip)
             // A stranger may answer what we asked, for a route may lead straight out of a device; no more than that.

@@ -8,6 +8,7 @@
 
 mod announce;
 mod arp;
+mod conflicts;
 mod errors;
 mod family;
 mod local;
@@ -48,9 +49,11 @@ use crate::sock::{Flow, SocketError, Transport};
 use softnet_tcp::conn::Error;
 
 use announce::Announcements;
+use conflicts::Conflicts;
 use family::SlowFamily;
 
 pub use announce::Announce;
+pub use conflicts::Conflict;
 
 /// A packet that was not taken, and why.
 type Refused = (Skb, DropReason);
@@ -163,6 +166,7 @@ pub struct SlowPath {
     midnight: Option<u64>,
     redirects: RedirectLimit,
     announcements: Announcements,
+    conflicts: Conflicts,
     pub(super) actions: Actions,
     /// What hooks made or took during the call at hand.
     made: Made,
@@ -191,6 +195,7 @@ impl SlowPath {
             midnight: None,
             redirects: RedirectLimit::default(),
             announcements: Announcements::default(),
+            conflicts: Conflicts::default(),
             actions: Actions::new(),
             made: Made::default(),
         }
@@ -257,7 +262,8 @@ impl SlowPath {
     /// When [`poll`](Self::poll) is to be called next.
     pub fn next_deadline(&self) -> Option<u64> {
         let (neigh, frags) = (self.neigh.next_deadline(), self.frags.next_deadline());
-        let others = [self.announcements.next_deadline(), self.pmtu.next_deadline()];
+        let others =
+            [self.announcements.next_deadline(), self.pmtu.next_deadline(), self.conflicts.next_deadline()];
         [neigh, frags].into_iter().chain(others).flatten().min()
     }
 
@@ -274,12 +280,13 @@ impl SlowPath {
         self.call(ctx, view, out, |call| call.handle_any(skb, exception));
     }
 
-    /// Does what is due: neighbour timers, fragments that are late, path MTUs that have expired.
+    /// Does what is due: neighbour timers, announcements, fragments that are late, path MTUs that have expired.
     pub fn poll(&mut self, ctx: &mut SoftnetData, view: RouteSnapshot<'_>, out: &mut Effects) {
         self.call(ctx, view, out, |call| {
             call.expire_fragments();
             call.announce_again();
             call.slow.pmtu.poll(view.now);
+            call.slow.conflicts.polled();
             call.slow.neigh.poll(view.now, &mut call.slow.actions);
         });
     }

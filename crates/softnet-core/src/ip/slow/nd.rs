@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use super::{Call, Refused};
+use super::{Call, Conflict, Refused};
 use crate::ip::neigh::Heard;
 use crate::ip::v6::nd::{self, Message};
 use crate::ip::{MacAddr, is_group};
@@ -21,6 +21,10 @@ impl Call<'_> {
         let ignored = DropReason::NdiscIgnored;
         match message {
             Message::Advertisement { target, mac, solicited, overrides } => {
+                if let Some(mac) = mac.filter(|mac| iface.owns6(target) && *mac != iface.mac) {
+                    let conflict = Conflict { dev, ip: target.into(), mac };
+                    self.slow.conflicts.claim(self.view.now, conflict);
+                }
                 // Without an address it confirms the one that is known (RFC 4861 section 7.2.5).
                 let Some(mac) = mac.or_else(|| self.slow.neigh.mac(dev, target.into())) else {
                     return Err((skb, ignored));

@@ -7,7 +7,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use super::{Effects, Iface, RouteSnapshot, SlowPath};
+use super::{Conflict, Effects, Iface, RouteSnapshot, SlowPath};
 use crate::SoftnetData;
 use crate::ip::neigh::Heard;
 use crate::ip::v4::arp::{self, ArpPacket};
@@ -21,8 +21,13 @@ use crate::skb::DropReason;
 const ARP: [u8; 2] = arp::ETHERTYPE.to_be_bytes();
 const IPV6: [u8; 2] = Ipv6Addr::ETHERTYPE.to_be_bytes();
 
-/// What a message says: whose address is where. `None`: the MAC address is the one that is known.
-type Said = (IpAddr, Option<MacAddr>, Heard);
+/// What a message says.
+enum Said {
+    /// A neighbour's address is where. `None`: the MAC address is the one that is known.
+    Neighbour(IpAddr, Option<MacAddr>, Heard),
+    /// Another host has an address of ours.
+    Ours(IpAddr, MacAddr),
+}
 
 impl SlowPath {
     /// Takes note of the neighbour message in `frame`, a copy of one that passed by on device `dev`. A frame that is none says
@@ -46,10 +51,14 @@ impl SlowPath {
             IPV6 => said_by_advertisement(iface, packet)?,
             _ => None,
         };
-        if let Some((ip, mac, heard)) = said
-            && let Some(mac) = mac.or_else(|| self.neigh.mac(dev, ip))
-        {
-            self.call(ctx, view, out, |call| call.hear(dev, ip, mac, heard));
+        match said {
+            Some(Said::Neighbour(ip, mac, heard)) => {
+                if let Some(mac) = mac.or_else(|| self.neigh.mac(dev, ip)) {
+                    self.call(ctx, view, out, |call| call.hear(dev, ip, mac, heard));
+                }
+            }
+            Some(Said::Ours(ip, mac)) => self.conflicts.claim(view.now, Conflict { dev, ip, mac }),
+            None => {}
         }
         Ok(())
     }
@@ -58,6 +67,10 @@ impl SlowPath {
 fn said_by_arp(iface: &Iface, packet: &[u8], to_us: bool) -> Result<Option<Said>, DropReason> {
     let packet = ArpPacket::parse(packet)?;
     let sender = packet.sender_ip;
+    if iface.owns(sender) {
+        let other = packet.sender_mac != iface.mac;
+        return Ok(other.then_some(Said::Ours(sender.into(), packet.sender_mac)));
+    }
     let heard = match Heard::from_arp(&packet, iface.owns(packet.target_ip), to_us) {
         // Only the receiver of a question is about to be talked to.
         Some(Heard::Request) => Some(Heard::Other),
@@ -65,8 +78,8 @@ fn said_by_arp(iface: &Iface, packet: &[u8], to_us: bool) -> Result<Option<Said>
     };
     let on_link = iface.on_link(sender);
     Ok(heard
-        .filter(|heard| !iface.owns(sender) && (on_link || *heard == Heard::Reply))
-        .map(|heard| (sender.into(), Some(packet.sender_mac), heard)))
+        .filter(|heard| on_link || *heard == Heard::Reply)
+        .map(|heard| Said::Neighbour(sender.into(), Some(packet.sender_mac), heard)))
 }
 
 /// Advertisements to all nodes, and to an address of ours, where both softnet and the kernel asked from.
@@ -76,15 +89,19 @@ fn said_by_advertisement(iface: &Iface, packet: &[u8]) -> Result<Option<Said>, D
     let (src, dst) = (header.src(), header.dst());
     let message = packet.get(LEN..total).unwrap_or_default();
     let advertised = header.next_header() == next::ICMPV6 && message.first() == Some(&nd::ADVERTISEMENT);
-    if !advertised || !(dst == ALL_NODES || iface.owns6(dst)) || iface.owns6(src) {
+    if !advertised || !(dst == ALL_NODES || iface.owns6(dst)) {
         return Ok(None);
     }
     if message_sum(message, src, dst) != 0xffff {
         return Err(DropReason::IcmpCsum);
     }
     match nd::parse(message, header.hop_limit(), src, dst)? {
-        Message::Advertisement { target, mac, solicited, overrides } if !iface.owns6(target) => {
-            Ok(Some((target.into(), mac, Heard::Advert { solicited, overrides })))
+        Message::Advertisement { target, mac, .. } if iface.owns6(target) => {
+            let other = mac.filter(|mac| *mac != iface.mac);
+            Ok(other.map(|mac| Said::Ours(target.into(), mac)))
+        }
+        Message::Advertisement { target, mac, solicited, overrides } if !iface.owns6(src) => {
+            Ok(Some(Said::Neighbour(target.into(), mac, Heard::Advert { solicited, overrides })))
         }
         _ => Ok(None),
     }

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use softnet_dev::LinkState;
 use softnet_dev::netlink::{LinkEvent, LinkMonitor};
 
 use super::{Housekeeper, RETRY};
 use crate::device::StackDevice;
-use crate::util::note;
+use crate::util::{fail, note, warn};
 
 impl Housekeeper {
     /// Takes note of what happened to the interfaces.
@@ -14,7 +15,11 @@ impl Housekeeper {
         // Programs take a while to be exchanged, and commands are to find what is so by then; but they
         // wait for no more rounds than these.
         for _ in 0..3 {
-            if !self.link_events() {
+            let readdressed = self.link_events();
+            if readdressed || self.kernel_addrs.is_due() {
+                self.follow_addresses();
+            }
+            if !readdressed {
                 return;
             }
             let config = self.config.clone();
@@ -39,7 +44,7 @@ impl Housekeeper {
                 }
                 Ok(None) => break,
                 Err(error) => {
-                    note(format_args!("no longer told of interfaces that come and go: {error}"));
+                    fail(format_args!("no longer told of interfaces that come and go: {error}"));
                     self.monitor = None;
                 }
             }
@@ -57,7 +62,7 @@ impl Housekeeper {
         match event {
             LinkEvent::Removed { index, name } => {
                 if let Some(dev) = of_index(self, index) {
-                    note(format_args!("{name} is gone; it will be taken again when it comes back"));
+                    warn(format_args!("{name} is gone; it will be taken again when it comes back"));
                     self.close(dev);
                 }
             }
@@ -71,7 +76,8 @@ impl Housekeeper {
                         && info.name == link.name
                     {
                         // The kernel makes an interface's NAPI instances anew when it is set up.
-                        return live.napis.iter().for_each(|instance| device.apply_deferral(instance));
+                        live.napis.iter().for_each(|instance| device.apply_deferral(instance));
+                        return self.link_changed(dev);
                     }
                     note(format_args!("{} changed its name, address or MTU: opening it anew", link.name));
                     self.close(dev);
@@ -83,6 +89,39 @@ impl Housekeeper {
             // Of every device, whichever interface it was.
             LinkEvent::AddressChanged { .. } => {}
         }
+    }
+
+    /// Whether packets can pass by device `dev`, which is open; remembered until the next look. A
+    /// device that is no interface of the kernel's is not told of, so it always has a link.
+    pub(super) fn look_at_link(&mut self, dev: u16) -> bool {
+        let below = self.shared.netdevs[usize::from(dev)].device.live.load_full();
+        let on_interface = below.is_some_and(|live| live.device.info().ifindex != 0);
+        let live = self.shared.devices[usize::from(dev)].live.load_full();
+        // Asked now: what was told may be older than the device.
+        let up = !on_interface || live.is_some_and(|live| live.device.link() == LinkState::Up);
+        self.linkless[usize::from(dev)] = !up;
+        up
+    }
+
+    /// Takes note of a link that is gone or back: routes by way of the device, and of VLANs over it,
+    /// give way to others meanwhile.
+    fn link_changed(&mut self, dev: u16) {
+        let before = !self.linkless[usize::from(dev)];
+        let up = self.look_at_link(dev);
+        if up == before {
+            return;
+        }
+        // If there is no memory for it, that is noted, and done later.
+        let _ = self.change_routes(|rib| rib.set_open(dev, up));
+        if !self.is_vlan(dev) {
+            let name = &self.shared.devices[usize::from(dev)].name;
+            match up {
+                true => note(format_args!("{name}: the link is up; routes by it are in use again")),
+                false => warn(format_args!("{name}: the link is down; routes by it are not used meanwhile")),
+            }
+        }
+        let over: Vec<u16> = self.vlans(dev).into_iter().filter(|vlan| self.is_open(*vlan)).collect();
+        over.into_iter().for_each(|vlan| self.link_changed(vlan));
     }
 
     /// Tries to open every device that is not open and whose interface exists.
@@ -106,7 +145,7 @@ impl Housekeeper {
                     let error = error.to_string();
                     // Tried again and again, but told once.
                     if self.refused[dev].as_ref() != Some(&error) {
-                        note(format_args!("{} is there but can't be taken yet: {error}", device.name));
+                        warn(format_args!("{} is there but can't be taken yet: {error}", device.name));
                     }
                     self.refused[dev] = Some(error);
                     self.retry_at = Some(self.shared.clock.now() + RETRY.as_nanos() as u64);

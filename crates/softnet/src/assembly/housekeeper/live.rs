@@ -61,13 +61,19 @@ impl Housekeeper {
         let gone = before.iter().filter(|own| !addresses.contains(own)).count();
         let mut config = Config::clone(&self.config);
         config.devices[usize::from(dev)].addresses = addresses;
+        self.set_addresses(config)?;
+        Ok(come.max(gone) as u64)
+    }
+
+    /// Runs by the addresses of `config`, which is otherwise as now. What is refused changes nothing.
+    pub(super) fn set_addresses(&mut self, config: Config) -> Result<(), LiveError> {
         self.check(&config)?;
         // The filter is the same, and what its sets were made of is not there any more.
         let nat = self.new_nat(&config)?;
         let routes = self.run_by(config, |_| ());
         self.install(nat, None);
         routes?;
-        Ok(come.max(gone) as u64)
+        Ok(())
     }
 
     /// Whether the stack can run by `config`, which has no routes. Changes nothing.

@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::control::SetLink;
 use crate::driver::{DeviceError, LinkChange};
 use crate::live::{LiveError, device};
-use crate::util::note;
+use crate::util::warn;
 
 impl Housekeeper {
     /// Makes a change of a device's link. Returns how many there were.
@@ -72,7 +72,7 @@ impl Housekeeper {
         if was_down {
             device.set_down(true);
             if let Err(error) = self.opener.set_link(&config.request(dev), LinkChange::Down) {
-                note(format_args!("{}: stays up, but is not open: {error}", device.name));
+                warn(format_args!("{}: stays up, but is not open: {error}", device.name));
             }
         }
         refuse(error)
@@ -99,7 +99,7 @@ impl Housekeeper {
             Err(error) => {
                 let back = self.opener.set_link(&config.request(dev), LinkChange::Mtu(before));
                 if let Err(error) = back.and_then(|()| self.open_anew(dev, before)) {
-                    note(format_args!("{}: closed, and tried again: {error}", device.name));
+                    warn(format_args!("{}: closed, and tried again: {error}", device.name));
                     self.retry_at = Some(self.shared.clock.now() + RETRY.as_nanos() as u64);
                 }
                 refuse(error)

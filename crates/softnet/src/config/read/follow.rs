@@ -20,10 +20,13 @@ impl Read {
             }
         }
         let follow = self.table(Section::Follow, value)?;
-        self.known_keys(follow, &["tables", "neighbours"]);
+        self.known_keys(follow, &["tables", "neighbours", "addresses"]);
         let mut config = FollowConfig::default();
         if let Some(neighbours) = self.boolean(follow, "neighbours") {
             config.neighbours = neighbours;
+        }
+        if let Some(addresses) = self.boolean(follow, "addresses") {
+            config.addresses = addresses;
         }
         let items = self.items(follow, "tables", "a list of tables, such as [\"main\", 100]");
         let mut tables = Vec::new();

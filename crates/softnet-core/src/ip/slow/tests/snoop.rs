@@ -92,6 +92,33 @@ fn a_damaged_advertisement_is_not_believed() {
     }
 }
 
+/// An address of ours that another host says is his is counted, told once, and stays ours; what the kernel, which
+/// has our MAC address, says of one that it shares is no conflict.
+#[test]
+fn an_own_address_that_a_neighbour_claims_is_told() {
+    use super::super::world::v4::*;
+    use crate::ip::slow::Conflict;
+    let mut world = World::<Ipv4Addr>::acquainted();
+    let conflict = Conflict { dev: 0, ip: OWN[0].into(), mac: MOVED };
+    let claim = |mac| arp(BROADCAST, ArpPacket::announcement(mac, OWN[0]));
+    let told = |world: &mut World<Ipv4Addr>| world.call(|slow, _, _, _| slow.take_conflicts()).1;
+    let own = arp(BROADCAST, ArpPacket::announcement(super::super::world::MACS[0], OWN[0]));
+    assert_eq!((world.overhear(0, &own), told(&mut world)), ((vec![], Ok(())), vec![]));
+    assert_eq!((world.overhear(0, &claim(MOVED)), told(&mut world)), ((vec![], Ok(())), vec![conflict]));
+    // By the queues, too: here it asks for a third.
+    let asks = arp(BROADCAST, ArpPacket::request(MOVED, OWN[0], Ipv4Addr::host(0, 77)));
+    assert_eq!((world.one(0, asks), told(&mut world)), (vec![], vec![]));
+    let count = world.call(|slow, _, _, _| slow.address_conflicts()).1;
+    assert_eq!((count, world.state(OWN[0])), (2, NeighState::None));
+
+    let mut world = World::<Ipv6Addr>::acquainted();
+    let own = Ipv6Addr::OWN[0];
+    let claim = super::super::world::v6::advert_to(0, own, ALL_NODES, MOVED, 0x20);
+    assert_eq!(world.overhear(0, &claim), (vec![], Ok(())));
+    let conflict = Conflict { dev: 0, ip: own.into(), mac: MOVED };
+    assert_eq!(world.call(|slow, _, _, _| slow.take_conflicts()).1, [conflict]);
+}
+
 proptest::proptest! {
     #[test]
     fn survives_anything(mut frame in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..120), family in 0u8..3) {
