@@ -57,8 +57,8 @@ pub(crate) struct LoadArgs {
     /// Length of values
     #[arg(short = 'V', long, value_name = "DIST", default_value = "200")]
     valuesize: Dist,
-    /// Cut longer values to so many bytes, at most 65000, or 1000000 with --tcp; more than 1300 take requests or responses of
-    /// several packets
+    /// Cut longer values to so many bytes, at most 65000, or 1000000 with --tcp; more than 1300
+    /// take requests or responses of several packets
     #[arg(long, value_name = "BYTES", default_value_t = 1300, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     max_value: u32,
     /// Share of requests that store a value

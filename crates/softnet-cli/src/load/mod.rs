@@ -8,8 +8,10 @@
 //!                     Tally of each thread ─► sum ─► table, JSON
 //! ```
 //!
-//! Over TCP, [`stream`] has connections in the place of a `DatagramSet`'s sockets. [`run`] is for the command, on the kernel's sockets or on those of a stack of its own ([`stack`]), and for benches, which may
-//! call it in a network namespace, with a look at the server's counters when measuring begins and ends. Threads share nothing while they measure.
+//! Over TCP, [`stream`] has connections in the place of a `DatagramSet`'s sockets. [`run`] is for
+//! the command, on the kernel's sockets or on those of a stack of its own ([`stack`]), and for
+//! benches, which may call it in a network namespace, with a look at the server's counters when
+//! measuring begins and ends. Threads share nothing while they measure.
 
 mod arrivals;
 mod client;

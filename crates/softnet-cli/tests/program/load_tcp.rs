@@ -1,5 +1,6 @@
-//! `softnet load --tcp` against real servers, in network namespaces of the test's own: tcp-kv in this process, and a real
-//! memcached where it is installed (under `SOFTNET_REQUIRE_NET=1` it has to be).
+//! `softnet load --tcp` against real servers, in network namespaces of the test's own: tcp-kv in
+//! this process, and a real memcached where it is installed (under `SOFTNET_REQUIRE_NET=1` it has
+//! to be).
 //!
 //! Time-outs are generous, and nothing is asserted about how fast anything is.
 

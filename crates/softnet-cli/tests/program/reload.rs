@@ -119,6 +119,9 @@ fn links_are_set_while_it_runs() {
 fn a_change_is_told_once_and_by_its_level() {
     let Some(world) = World::new() else { return };
     let config = world.config("r.toml", "");
+    let route = "\n[[route]]\nto = \"192.0.2.0/24\"\nvia = \"10.1.0.2\"\n";
+    let text = std::fs::read_to_string(&config).unwrap() + route;
+    std::fs::write(&config, text).unwrap();
     let link = |up: bool| {
         let set = || {
             let mut netlink = Netlink::new().unwrap();
@@ -127,7 +130,7 @@ fn a_change_is_told_once_and_by_its_level() {
         world.middle().run(set).unwrap();
         let used = || {
             let rows = world.show("route");
-            rows.as_array().unwrap().iter().any(|row| row["prefix"] == "10.1.0.0/24" && row["used"] == true)
+            rows.as_array().unwrap().iter().any(|row| row["prefix"] == "192.0.2.0/24" && row["used"] == true)
         };
         until("routes by it", || used() == up);
     };

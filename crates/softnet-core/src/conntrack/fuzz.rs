@@ -15,6 +15,7 @@ use crate::fold::FoldKey;
 use crate::fuzz::Script;
 use crate::ip::slow::world::{SECOND, Sent, TestFamily, World, icmp, packet};
 use crate::ip::v4::header::protocol;
+use crate::skb::DropReason;
 
 /// Connections that there can be, of the 24 that hosts open: of a table that is full soon, and of one
 /// that never is.
@@ -91,25 +92,37 @@ impl<F: TestFamily> Router<F> {
         })
     }
 
+    /// Packets that rules, or the table, refused. What waits for a neighbour's address was not.
+    fn refused(&self) -> u64 {
+        use DropReason::{ConntrackFull, ConntrackInvalid, NetfilterDrop};
+        [NetfilterDrop, ConntrackFull, ConntrackInvalid].map(|reason| self.world.drops(reason)).iter().sum()
+    }
+
     fn asks(&mut self, flow: Flow, flags: u8) {
+        let before = self.refused();
         let sent = self.input(0, self.frame(0, flow, flags));
-        if let Some((1, frame)) = sent.into_iter().next() {
+        if self.refused() == before {
             self.asked.insert(flow, self.now());
+        }
+        if let Some((1, frame)) = sent.into_iter().next() {
             self.sent = frame;
         }
     }
 
     fn answers(&mut self, flow: Flow, flags: u8, roomy: bool) {
+        let before = self.refused();
         let sent = self.input(1, self.frame(1, flow, flags));
+        let refused = self.refused() > before;
         let got_in = sent.iter().any(|(dev, _)| *dev == 0);
         let age = self.asked.get(&flow).map(|at| self.now() - at);
         if got_in {
             // The clock of the table counts in seconds, and a connection lives to the end of one.
             assert!(age.is_some_and(|age| age <= Self::lives(flow.0) + 1), "{flow:?} asked {age:?} s ago");
+        }
+        assert!(!refused || !roomy || flow.0 == protocol::TCP || age != Some(0), "{flow:?}");
+        if !refused && age.is_some() {
             // It keeps the connection.
             self.asked.insert(flow, self.now());
-        } else if roomy && flow.0 != protocol::TCP {
-            assert_ne!(age, Some(0), "{flow:?}");
         }
     }
 

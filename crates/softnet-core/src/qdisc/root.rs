@@ -52,8 +52,8 @@ pub(super) struct Root<R> {
     /// Its counters, if packets may pass by it: what each batch asks for.
     pass: Option<Arc<QdiscStats>>,
     pub(super) ring: R,
-    /// Bytes queued of packets that this stack made, about: what the discipline drops of its own accord is noticed when it is
-    /// empty.
+    /// Bytes queued of packets that this stack made, about: what the discipline drops of its own
+    /// accord is noticed when it is empty.
     local: u64,
     /// What the ring was last told of that.
     told: u64,
@@ -246,7 +246,7 @@ impl<R> Root<R> {
                 offer_again(&self.held, &**qdisc);
             }
             let offered = self.held.len();
-            // Who only forwards does not pay for it.
+            // A queue of forwarded packets alone does not pay for it.
             let local = if self.local > 0 { local_bytes(&self.held) } else { 0 };
             self.ring.xmit(ctx, &mut self.held);
             if local > 0 {

@@ -5,8 +5,8 @@ const MAX_LINE: usize = 2048;
 /// Most bytes of a value that are believed in; the client stores shorter ones.
 const MAX_VALUE: usize = 128 << 20;
 
-/// Length of the response that `bytes` begin with; `None`: it is not there in whole. Values and a line that ends them, or one
-/// line.
+/// Length of the response that `bytes` begin with; `None`: it is not there in whole. Values and a
+/// line that ends them, or one line.
 ///
 /// # Errors
 /// In words: it is none.

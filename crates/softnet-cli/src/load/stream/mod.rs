@@ -1,9 +1,10 @@
 //! The load over TCP: the connections of one thread as a [`DatagramSet`], which the client is written for.
 //!
-//! What the client makes are messages with the header that memcached has over UDP, whose first two bytes say which request
-//! it is. A stream has none: a server answers in order. So the header is taken off here, its id kept in the connection's
-//! queue, and put before the response that comes in that turn. Invariant: a connection has as many ids queued as requests
-//! that were given to it and are not answered; where a response ends is said by itself ([`frame`]).
+//! What the client makes are messages with the header that memcached has over UDP, whose first two
+//! bytes say which request it is. A stream has none: a server answers in order. So the header is
+//! taken off here, its id kept in the connection's queue, and put before the response that comes in
+//! that turn. Invariant: a connection has as many ids queued as requests that were given to it and
+//! are not answered; where a response ends is said by itself ([`frame`]).
 
 mod frame;
 mod net;
