@@ -119,8 +119,11 @@ fn links_are_set_while_it_runs() {
 fn a_change_is_told_once_and_by_its_level() {
     let Some(world) = World::new() else { return };
     let config = world.config("r.toml", "");
-    let route = "\n[[route]]\nto = \"192.0.2.0/24\"\nvia = \"10.1.0.2\"\n";
-    let text = std::fs::read_to_string(&config).unwrap() + route;
+    let route = |via: &str, metric: u32| {
+        format!("\n[[route]]\nto = \"192.0.2.0/24\"\nvia = \"{via}\"\nmetric = {metric}\n")
+    };
+    let routes = route("10.1.0.2", 10) + &route("10.0.0.2", 20);
+    let text = std::fs::read_to_string(&config).unwrap() + &routes;
     std::fs::write(&config, text).unwrap();
     let link = |up: bool| {
         let set = || {
@@ -130,7 +133,9 @@ fn a_change_is_told_once_and_by_its_level() {
         world.middle().run(set).unwrap();
         let used = || {
             let rows = world.show("route");
-            rows.as_array().unwrap().iter().any(|row| row["prefix"] == "192.0.2.0/24" && row["used"] == true)
+            let by_it = |row: &serde_json::Value| (row["dev"] == "s1") == (row["used"] == true);
+            let mut rows = rows.as_array().unwrap().iter().filter(|row| row["prefix"] == "192.0.2.0/24");
+            rows.all(by_it)
         };
         until("routes by it", || used() == up);
     };
