@@ -15,7 +15,7 @@ use crate::ip::Prefix;
 /// Blocks that one address can have, of 64 ports each.
 const MOST: u32 = (WORDS - LOW) as u32;
 
-/// See the [module](self).
+/// Which ports of which external address belong to each inside host, by arithmetic (RFC 7422 section 2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocks {
     hosts: Prefix<Ipv4Addr>,
