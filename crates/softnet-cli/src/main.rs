@@ -7,6 +7,7 @@
 mod addr;
 mod bench;
 mod capture;
+mod connected;
 mod demo;
 mod filter;
 mod generate;

@@ -38,6 +38,13 @@ pub(super) fn load(args: &str) -> Output {
     command.args(args.split_whitespace()).output().expect("spawn softnet")
 }
 
+/// What `softnet load` says when it ends with `code`.
+pub(super) fn failed(args: &str, code: i32) -> String {
+    let output = load(args);
+    assert_eq!(output.status.code(), Some(code), "{args}: {output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
 /// The row of figures, and the whole.
 pub(super) fn figures(output: &Output) -> Value {
     let text = String::from_utf8_lossy(&output.stdout);
@@ -263,12 +270,19 @@ fn large_values_come_whole() {
 pub(super) struct Memcached(Child);
 
 impl Memcached {
-    /// `None`: it is not installed.
-    pub(super) fn start(args: &[&str]) -> Option<Memcached> {
+    /// One that is `ready`; `None`: it is not installed.
+    pub(super) fn start(args: &[&str], ready: impl Fn() -> bool) -> Option<Memcached> {
         let mut command = Command::new("memcached");
         command.args(["-u", "root", "-l", "127.0.0.1", "-t", "2"]).args(args).stderr(Stdio::null());
         match command.spawn() {
-            Ok(child) => Some(Memcached(child)),
+            Ok(child) => {
+                let (started, give_up) = (Memcached(child), Instant::now() + Duration::from_secs(30));
+                while !ready() {
+                    assert!(Instant::now() < give_up, "memcached does not start");
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                Some(started)
+            }
             Err(error) => {
                 let required = std::env::var_os("SOFTNET_REQUIRE_NET").is_some_and(|value| value == "1");
                 assert!(!required, "memcached is required: {error}");
@@ -294,13 +308,9 @@ fn memcached_bears_it_too() {
     NetNs::new()
         .unwrap()
         .run(|| {
-            let Some(_server) = Memcached::start(&["-U", "11211", "-p", "0"]) else { return };
-            let give_up = Instant::now() + Duration::from_secs(30);
             // A free port can be taken.
-            while UdpSocket::bind(address()).is_ok() {
-                assert!(Instant::now() < give_up, "memcached does not start");
-                std::thread::sleep(Duration::from_millis(5));
-            }
+            let ready = || UdpSocket::bind(address()).is_err();
+            let Some(_server) = Memcached::start(&["-U", "11211", "-p", "0"], ready) else { return };
             sound(&figures(&load(&format!("{FACEBOOK} -c 8"))));
             sound(&figures(&load(&format!("{FACEBOOK} -c 8 --rate 2000 --noload"))));
         })
@@ -342,11 +352,6 @@ fn what_goes_wrong_is_said() {
     NetNs::new()
         .unwrap()
         .run(|| {
-            let failed = |args: &str, code: i32| {
-                let output = load(args);
-                assert_eq!(output.status.code(), Some(code), "{args}: {output:?}");
-                String::from_utf8(output.stderr).unwrap()
-            };
             assert!(failed("", 1).contains("error: no server answers at 127.0.0.1:11211"));
             assert!(
                 failed("--noload --time 0.1 --warmup 0", 1)

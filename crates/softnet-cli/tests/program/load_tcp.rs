@@ -7,7 +7,6 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use softnet_dev::netns::NetNs;
 use softnet_testkit::datagrams::Stop;
@@ -16,7 +15,9 @@ use tcp_kv::Server;
 use tcp_kv::net::KernelNet;
 use udp_kv::store::Store;
 
-use super::load::{DEFERS, FACEBOOK, Memcached, SERVERS, Wire, address, figure, figures, load, sound};
+use super::load::{
+    DEFERS, FACEBOOK, Memcached, SERVERS, Wire, address, failed, figure, figures, load, sound,
+};
 
 /// tcp-kv with two threads, on sockets of the calling thread's namespace.
 fn tcp_kv(addresses: &[SocketAddr]) -> (Server, Arc<Store>) {
@@ -113,12 +114,9 @@ fn memcached_bears_it_over_tcp() {
     NetNs::new()
         .unwrap()
         .run(|| {
-            let Some(_server) = Memcached::start(&["-U", "0", "-p", "11211", "-c", "64"]) else { return };
-            let give_up = Instant::now() + Duration::from_secs(30);
-            while TcpStream::connect(address()).is_err() {
-                assert!(Instant::now() < give_up, "memcached does not start");
-                std::thread::sleep(Duration::from_millis(5));
-            }
+            let (args, ready) =
+                (["-U", "0", "-p", "11211", "-c", "64"], || TcpStream::connect(address()).is_ok());
+            let Some(_server) = Memcached::start(&args, ready) else { return };
             sound(&figures(&load(&format!("--tcp {FACEBOOK} -c 8 --in-flight 4"))));
             sound(&figures(&load(&format!("--tcp {FACEBOOK} -c 8 --rate 2000 --noload"))));
             // More than it takes: it says so, and closes.
@@ -142,11 +140,6 @@ fn what_goes_wrong_over_tcp_is_said() {
     NetNs::new()
         .unwrap()
         .run(|| {
-            let failed = |args: &str, code: i32| {
-                let output = load(args);
-                assert_eq!(output.status.code(), Some(code), "{args}: {output:?}");
-                String::from_utf8(output.stderr).unwrap()
-            };
             let error = failed("--tcp", 1);
             assert!(error.contains("its port is closed; without --tcp it is asked by UDP"), "{error}");
             let error = failed("--max-value 65001", 2);

@@ -54,7 +54,9 @@ impl<H> Conn<H> {
             let limits = self.limits(cx);
             let Some(mut transmit) = self.tx.next(&mut cx.send(), &limits) else { break };
             let again = transmit.kind == Kind::Retransmit;
-            if cx.out.backlog() >= self.tx.queue_limit(cx.cfg, transmit.payload(), again) {
+            let limit = self.tx.queue_limit(cx.cfg, transmit.payload(), again);
+            // Only what is limited asks: the host looks for the way there.
+            if limit.is_some_and(|limit| cx.out.backlog() >= limit) {
                 cx.out.throttled();
                 self.set(ConnFlags::DIRTY, true);
                 return;

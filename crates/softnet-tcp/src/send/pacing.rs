@@ -23,13 +23,14 @@ impl Sender {
 
     /// Bytes that may wait before the device when `len` more come to wait there (Linux
     /// `tcp_small_queue_check`): two such runs at least, or a millisecond of the rate, and twice as much of
-    /// what is sent again. A sender with nothing in flight may always send: else no ACK would have it go on.
-    pub fn queue_limit(&self, cfg: &Config, len: u32, again: bool) -> u64 {
+    /// what is sent again. `None`: no limit. A sender with
+    /// nothing in flight may always send: else no ACK would have it go on.
+    pub fn queue_limit(&self, cfg: &Config, len: u32, again: bool) -> Option<u64> {
         if self.packets_out == 0 {
-            return u64::MAX;
+            return None;
         }
         let limit = (self.pacing_rate(cfg) >> PACING_SHIFT).max(2 * u64::from(len));
-        limit.min(cfg.tcp_limit_output_bytes.into()) << u32::from(again)
+        Some(limit.min(cfg.tcp_limit_output_bytes.into()) << u32::from(again))
     }
 
     /// Bytes a second: a window a round trip, times 200 % in the first half of slow start and

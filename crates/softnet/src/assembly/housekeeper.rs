@@ -30,7 +30,7 @@ use softnet_dev::netlink::LinkMonitor;
 use softnet_dev::{DeviceInfo, OpenDevice, SysResult};
 
 use super::snooper::Snooper;
-use crate::config::{Config, PartialCsum};
+use crate::config::{Config, PartialCsum, format_mac};
 use crate::control::commands::{Change, Command};
 use crate::control::{ControlError, Set, Target};
 use crate::device::{OpenParts, StackDevice, vlan};
@@ -494,10 +494,8 @@ impl Housekeeper {
     fn tell_conflicts(&mut self) {
         let conflicts = self.shared.control().slow.take_conflicts();
         for Conflict { dev, ip, mac } in conflicts {
-            let (name, [a, b, c, d, e, f]) = (&self.shared.devices[usize::from(dev)].name, mac);
-            warn(format_args!(
-                "{name}: a neighbour has {ip}, too, at {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}; softnet keeps it"
-            ));
+            let (name, mac) = (&self.shared.devices[usize::from(dev)].name, format_mac(mac));
+            warn(format_args!("{name}: a neighbour has {ip}, too, at {mac}; softnet keeps it"));
         }
     }
 

@@ -382,7 +382,14 @@ impl Introspect {
             let rib = shared.routes.read();
             (rib.len() as u64, rib.fib_bytes() as u64)
         };
-        let (neighbours, neigh_table_fulls, in_slow_path, limited, fragments, paths) = {
+        let (
+            neighbours,
+            neigh_table_fulls,
+            in_slow_path,
+            [icmp_limited, address_conflicts],
+            fragments,
+            paths,
+        ) = {
             let mut control = shared.control();
             let entered = control.entered;
             let pmtu = control.slow.pmtu();
@@ -396,14 +403,8 @@ impl Introspect {
             let neigh = slow.neighbours();
             let (entries, fulls) = (neigh.entries().len() as u64, neigh.table_fulls());
             let (all, each) = slow.icmp_limited();
-            (
-                entries,
-                fulls,
-                (slow.held() + control.left()) as u64,
-                (all + each, slow.address_conflicts()),
-                fragments,
-                paths,
-            )
+            let counted = [all + each, slow.address_conflicts()];
+            (entries, fulls, (slow.held() + control.left()) as u64, counted, fragments, paths)
         };
         let open = shared.devices.iter().filter_map(|dev| dev.live.load_full());
         let queued: u64 = open.map(|live| lock(&live.layout).totals().qlen).sum();
@@ -425,8 +426,8 @@ impl Introspect {
             dropped: contexts.iter().map(|c| c.dropped()).sum(),
             merged: contexts.iter().map(|c| c.merged.get()).sum(),
             held: in_slow_path + queued + redirected as u64 + in_sockets,
-            icmp_limited: limited.0,
-            address_conflicts: limited.1,
+            icmp_limited,
+            address_conflicts,
             path_mtus: paths.0,
             pmtu_ignored: paths.1,
             slow_path: paths.2,

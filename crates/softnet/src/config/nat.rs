@@ -61,6 +61,13 @@ pub struct NatSourceConfig {
     pub deterministic: Option<IpPrefix>,
 }
 
+impl NatSourceConfig {
+    /// Of all that leaves by `dev`, behind its own address: masquerading.
+    pub fn new(dev: impl Into<String>) -> Self {
+        NatSourceConfig { dev: dev.into(), addresses: Vec::new(), deterministic: None }
+    }
+}
+
 /// `[[nat.forward]]`: what comes to a port goes to a host inside.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NatForwardConfig {

@@ -185,11 +185,7 @@ fn addresses_that_come_are_found_by_neighbours() {
 fn rules_of_nat_are_exchanged_and_stay_with_a_device() {
     let Some(mut world) = World::new(3) else { return };
     let hidden = |devs: &[usize]| {
-        let source = devs.iter().map(|i| NatSourceConfig {
-            dev: interface(*i),
-            addresses: vec![],
-            deterministic: None,
-        });
+        let source = devs.iter().map(|i| NatSourceConfig::new(interface(*i)));
         let mut nat = NatConfig::default();
         nat.source = source.collect();
         world.config().with(|config| config.nat = Some(nat))

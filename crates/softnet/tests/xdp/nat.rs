@@ -36,7 +36,7 @@ fn router() -> Option<World> {
 fn start(world: &mut World, change: impl FnOnce(&mut NatConfig)) {
     let mut nat = NatConfig::default();
     nat.connections = 4000;
-    nat.source = vec![NatSourceConfig { dev: interface(1), addresses: vec![], deterministic: None }];
+    nat.source = vec![NatSourceConfig::new(interface(1))];
     let forward = |protocol| NatForwardConfig {
         dev: interface(1),
         address: None,

@@ -33,7 +33,7 @@ fn router(mtu: u32) -> Option<World> {
     }
     let mut nat = NatConfig::default();
     nat.connections = 1000;
-    nat.source = vec![NatSourceConfig { dev: interface(1), addresses: vec![], deterministic: None }];
+    nat.source = vec![NatSourceConfig::new(interface(1))];
     nat.pool6 = Some("2001:db8:64::/96".parse().unwrap());
     let config = world.config().with(|config: &mut Config| {
         config.nat = Some(nat);

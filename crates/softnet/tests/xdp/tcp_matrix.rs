@@ -3,13 +3,13 @@
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener as KernelListener, TcpStream as KernelStream};
-use std::process::Command;
 use std::time::Duration;
 
 use softnet::net::{TcpBuilder, TcpInfo};
 use softnet_dev::netlink::Netlink;
 use softnet_testkit::sysctl;
 
+use super::follow::ip;
 use super::world::{World, host, host6, interface, softnet, softnet6};
 
 const LIMIT: Option<Duration> = Some(Duration::from_secs(30));
@@ -138,9 +138,7 @@ fn small_segments_are_agreed_on_in_both_directions() {
     world.start_with(world.config_dual());
     let announce = || {
         for to in [format!("{}/32", softnet(0)), format!("{}/128", softnet6(0))] {
-            let args = format!("route add {to} dev eth0 advmss {MSS}");
-            let ip = || Command::new("ip").args(args.split(' ')).status().expect("ip of iproute2");
-            assert!(world.hosts[0].run(ip).unwrap().success(), "ip {args}");
+            ip(&world.hosts[0], &format!("route add {to} dev eth0 advmss {MSS}"));
         }
     };
     let small = || TcpBuilder::new(&world.handle()).max_segment_size(MSS as u16).unwrap();

@@ -134,8 +134,7 @@ pub(super) fn softnet(
     let mut config = Config::default();
     if nat {
         let mut hide = NatConfig::default();
-        hide.source =
-            vec![NatSourceConfig { dev: names[1].clone(), addresses: Vec::new(), deterministic: None }];
+        hide.source = vec![NatSourceConfig::new(names[1].clone())];
         config.nat = Some(hide);
     }
     // What a TAP brings is merged already.

@@ -180,7 +180,7 @@ impl Setup {
         config.neighbours.push(NeighbourConfig::new("wan", gateway, GATEWAY_MAC));
         let servers = format!("{}/24", Ipv4Addr::from(SERVERS)).parse().map_err(text)?;
         config.routes.push(RouteConfig::new(servers, RouteTarget::Via(gateway)));
-        let source = vec![NatSourceConfig { dev: "wan".into(), addresses: vec![], deterministic: None }];
+        let source = vec![NatSourceConfig::new("wan")];
         let mut nat = NatConfig::default();
         (nat.connections, nat.source) = (1024, source);
         config.nat = Some(nat);

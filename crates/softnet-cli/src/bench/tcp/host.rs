@@ -12,13 +12,14 @@ use std::time::Duration;
 
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
-use rustix::net::sockopt::{set_socket_reuseaddr, set_tcp_congestion, socket_error};
+use rustix::net::sockopt::{set_socket_reuseaddr, set_tcp_congestion};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, listen, socket_with};
 use softnet::net::{self, Epoll, Event, Handle, Interest, TcpBuilder};
 use softnet_dev::netns::NetNs;
 use softnet_testkit::InlineNapi;
 
 use super::ways::Way;
+use crate::connected;
 
 /// What a listener takes that is not yet accepted.
 const BACKLOG: i32 = 4096;
@@ -107,10 +108,7 @@ impl Host for Softnet {
     }
 
     fn connected(stream: &Self::Stream) -> io::Result<bool> {
-        if let Some(error) = stream.take_error()? {
-            return Err(error);
-        }
-        Ok(stream.readiness().writable)
+        connected::softnet(stream)
     }
 
     fn reset_on_close(stream: &Self::Stream) -> io::Result<()> {
@@ -236,13 +234,7 @@ impl Host for Kernel {
     }
 
     fn connected(stream: &Self::Stream) -> io::Result<bool> {
-        use rustix::event::{PollFd, PollFlags, poll};
-        let mut fds = [PollFd::new(stream, PollFlags::OUT)];
-        if poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))? == 0 {
-            return Ok(false);
-        }
-        socket_error(stream)??;
-        Ok(true)
+        connected::kernel(stream)
     }
 
     fn reset_on_close(stream: &Self::Stream) -> io::Result<()> {

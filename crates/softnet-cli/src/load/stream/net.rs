@@ -6,12 +6,14 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::sockopt::{set_tcp_nodelay, socket_error};
+use rustix::net::sockopt::set_tcp_nodelay;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 use softnet::net::{Epoll, EpollParams, Event, Handle, Interest, TcpBuilder, TcpStream};
+
+use crate::connected;
 
 /// Most connections that one wait tells of.
 const MAX_EVENTS: usize = 64;
@@ -67,12 +69,7 @@ impl Net for KernelNet {
     }
 
     fn is_connected(stream: &Self::Stream) -> io::Result<bool> {
-        let mut fds = [PollFd::new(stream, PollFlags::OUT)];
-        if poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))? == 0 {
-            return Ok(false);
-        }
-        socket_error(stream)??;
-        Ok(true)
+        connected::kernel(stream)
     }
 
     fn add(&mut self, stream: &Self::Stream, token: u64) -> io::Result<()> {
@@ -128,9 +125,7 @@ impl Net for SoftnetNet {
     }
 
     fn is_connected(stream: &Self::Stream) -> io::Result<bool> {
-        // An error comes before the readiness that tells of it.
-        let writable = stream.readiness().writable;
-        stream.take_error()?.map_or(Ok(writable), Err)
+        connected::softnet(stream)
     }
 
     fn add(&mut self, stream: &Self::Stream, token: u64) -> io::Result<()> {

@@ -81,6 +81,12 @@ fn compare<F: TestFamily>(
     Ok(())
 }
 
+fn sent_and_merged<F: TestFamily>(mut world: World<F>, frames: &[Vec<u8>]) -> (usize, u64) {
+    let params = GroParams { mode: GroMode::Frags, ..GroParams::default() };
+    let sent = world.input_merged(0, frames, &params).len();
+    (sent, world.ctx.stats().merged.get())
+}
+
 /// What the property would be true of, too, if nothing were ever merged.
 #[test]
 fn a_train_is_one_aggregate() {
@@ -88,18 +94,13 @@ fn a_train_is_one_aggregate() {
         let (step, first) = (crate::gro::streams::Step::Plain, Packet::new(v6, true));
         let first = Packet { payload: vec![7; MOST], ..first };
         let flows = inside(v6, vec![(first, vec![step; 21])]);
-        let (frames, params) = (flows[0].iter().map(frame_of), GroParams::default());
-        let params = GroParams { mode: GroMode::Frags, ..params };
-        let merged = if v6 {
-            let mut world = prefix::router();
-            let sent = world.input_merged(0, &Vec::from_iter(frames), &params);
-            (sent.len(), world.ctx.stats().merged.get())
+        let frames: Vec<_> = flows[0].iter().map(frame_of).collect();
+        let counts = if v6 {
+            sent_and_merged(prefix::router(), &frames)
         } else {
-            let mut world = Router::new(&masquerade()).world;
-            let sent = world.input_merged(0, &Vec::from_iter(frames), &params);
-            (sent.len(), world.ctx.stats().merged.get())
+            sent_and_merged(Router::new(&masquerade()).world, &frames)
         };
-        assert_eq!(merged, (21, 20));
+        assert_eq!(counts, (21, 20));
     }
 }
 

@@ -124,17 +124,18 @@ impl Shard {
         if let Some(error) = self.take_end(ctx, env, id, out) {
             return Err(CallError::Ended(error));
         }
-        let sock_room = match self.sock(id).map(|sock| sock.conn.writable()) {
-            Some(Writable::Room(room)) => room as usize,
-            Some(Writable::NotYet) => return Err(CallError::WouldBlock),
-            Some(Writable::Shut) | None => return Err(CallError::Shut),
+        let Some(conn) = self.sock(id).map(|sock| &sock.conn) else { return Err(CallError::Shut) };
+        let sock_room = match conn.writable() {
+            Writable::Room(room) => room as usize,
+            Writable::NotYet => return Err(CallError::WouldBlock),
+            Writable::Shut => return Err(CallError::Shut),
         };
         // Beyond the low-water mark a writer waits; a write that begins below it may be a run longer
         // (Linux's `skb`).
-        let below = self
-            .sock(id)
-            .map_or(0, |sock| sock.conn.notsent_lowat(env.cfg).saturating_sub(sock.conn.unsent()));
-        let below = if below == 0 { 0 } else { (below as usize).max(RUN) };
+        let below = match conn.notsent_lowat(env.cfg).saturating_sub(conn.unsent()) {
+            0 => 0,
+            below => (below as usize).max(RUN),
+        };
         let n = data.len().min(sock_room).min(below);
         if n == 0 && !data.is_empty() {
             return Err(CallError::WouldBlock);
