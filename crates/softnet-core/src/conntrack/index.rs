@@ -34,41 +34,42 @@ pub(crate) struct Index {
 const SHALLOW: usize = 4;
 const ALL: usize = 8;
 
-/// Lowest bit of the tags' places in a word.
-const ONES: u64 = 0x0000_0001_0000_0001;
+/// Lowest bit of each byte.
+const ONES: u64 = 0x0101_0101_0101_0101;
+/// Where the tags of a word's two slots are.
+const TAGS: u64 = 0xff00_0000_ff00_0000;
 
-/// The tag of a hash, never 0, in both of its places.
+/// The tag of a hash, never 0.
 #[inline(always)]
-fn pattern(hash: u64) -> u64 {
-    let tag = (hash & 0xff).max(1);
-    tag << 32 | tag
+fn tag(hash: u64) -> u64 {
+    (hash & 0xff).max(1)
 }
 
-/// Which slots of a half have a tag: bit `w` for the lower of word `w`, bit `32 + w` for the upper.
+/// Which slots of a half may have a tag: the highest bit of a byte for each, byte `w` for the lower
+/// slot of word `w` and byte `4 + w` for the upper. The lowest bit that is set is right; one above it
+/// may be of a tag that differs by one.
 #[inline(always)]
-fn matches(words: &[u64; WORDS], pattern: u64) -> u64 {
-    let mut found = 0;
-    let mut word = 0;
-    while word < WORDS {
-        // 0 in the tag's byte of a slot that has it; the sum then has no carry out of that byte.
-        let other = ((words[word] >> ID_BITS) & (0xff * ONES)) ^ pattern;
-        let carry = other + 0xff * ONES;
-        found |= (!carry >> 8 & ONES) << word;
-        word += 1;
-    }
-    found
+fn matches([a, b, c, d]: [u64; WORDS], tag: u64) -> u64 {
+    let tags = (a & TAGS) >> 24 | (b & TAGS) >> 16 | (c & TAGS) >> 8 | d & TAGS;
+    let other = tags ^ tag * ONES;
+    other.wrapping_sub(ONES) & !other & ONES << 7
 }
 
-/// The identifier in the slot that is the lowest bit of `found`.
+/// The identifier in the slot that is the lowest bit of `found`, by now.
 #[inline(always)]
-fn id_of(words: &[u64; WORDS], found: u64) -> u32 {
-    let bit = found.trailing_zeros() as usize;
-    (words[bit % WORDS] >> (bit & 32)) as u32 & (MAX_IDS - 1)
+fn id_of(half: &[AtomicU64; WORDS], found: u64) -> u32 {
+    let slot = found.trailing_zeros() as usize / 8;
+    (half[slot % WORDS].load(slot_ordering()) >> (slot / WORDS * 32)) as u32 & (MAX_IDS - 1)
+}
+
+#[inline(always)]
+fn slot_ordering() -> Ordering {
+    weakened(Mutant::SlotRelaxed, Ordering::Acquire)
 }
 
 #[inline(always)]
 fn load(half: &[AtomicU64; WORDS]) -> [u64; WORDS] {
-    let word = |at: usize| half[at].load(weakened(Mutant::SlotRelaxed, Ordering::Acquire));
+    let word = |at: usize| half[at].load(slot_ordering());
     [word(0), word(1), word(2), word(3)]
 }
 
@@ -112,19 +113,18 @@ impl Index {
     /// An identifier with this hash's tag, if there is one where it is looked for first.
     #[inline(always)]
     pub(crate) fn first(&self, hash: u64) -> Option<u32> {
-        let words = load(self.half(hash, 0));
-        let found = matches(&words, pattern(hash));
-        (found != 0).then(|| id_of(&words, found))
+        let half = self.half(hash, 0);
+        let found = matches(load(half), tag(hash));
+        (found != 0).then(|| id_of(half, found))
     }
 
     /// The first identifier with this hash's tag of which `is` says so.
     pub(crate) fn find(&self, hash: u64, mut is: impl FnMut(u32) -> bool) -> Option<u32> {
-        let pattern = pattern(hash);
         for nth in 0..self.depth() {
-            let words = load(self.half(hash, nth));
-            let mut found = matches(&words, pattern);
+            let half = self.half(hash, nth);
+            let mut found = matches(load(half), tag(hash));
             while found != 0 {
-                let id = id_of(&words, found);
+                let id = id_of(half, found);
                 if is(id) {
                     return Some(id);
                 }
@@ -191,7 +191,7 @@ impl Index {
 #[inline(always)]
 fn value(hash: u64, id: u32) -> u32 {
     debug_assert!(id < MAX_IDS);
-    (pattern(hash) as u32) << ID_BITS | id
+    (tag(hash) as u32) << ID_BITS | id
 }
 
 /// A stack of free indices, linked by the elements themselves, and those that were never used.
@@ -266,21 +266,26 @@ mod tests {
     use crate::memory::Heap;
 
     proptest! {
-        /// The comparison of all slots at once says what one by one does.
+        /// The comparison of all slots at once finds each that one by one does, and the lowest is right.
         #[test]
-        fn tags_are_found(tags in prop::array::uniform8(0u8..4), ids in prop::array::uniform8(0..MAX_IDS), want in 0u8..4) {
+        fn tags_are_found(tags in prop::array::uniform8(0u8..4), ids in prop::array::uniform8(0..MAX_IDS), want in 1u8..4) {
             let slot = |i: usize| u64::from(u32::from(tags[i]) << ID_BITS | ids[i]);
             let words: [u64; WORDS] = std::array::from_fn(|w| slot(w) | slot(4 + w) << 32);
-            let want = u64::from(want);
-            let found = matches(&words, want << 32 | want);
+            let half = words.map(AtomicU64::new);
+            let found = matches(words, u64::from(want));
+            let first = tags.iter().position(|tag| *tag == want);
+            prop_assert_eq!((found != 0).then(|| found.trailing_zeros()), first.map(|i| 8 * i as u32 + 7));
             for (i, (tag, id)) in tags.iter().zip(ids).enumerate() {
-                let bit = found >> (i % 4 + i / 4 * 32) & 1;
-                prop_assert_eq!(bit == 1, u64::from(*tag) == want);
-                if bit == 1 {
-                    prop_assert_eq!(id_of(&words, 1 << (i % 4 + i / 4 * 32)), id);
+                let bit = 1 << (8 * i + 7);
+                match found & bit != 0 {
+                    true => {
+                        prop_assert!(*tag == want || *tag == want ^ 1);
+                        prop_assert_eq!(id_of(&half, bit), id);
+                    }
+                    false => prop_assert!(*tag != want),
                 }
             }
-            prop_assert_eq!(found & !0x0000_000f_0000_000f, 0);
+            prop_assert_eq!(found & !(ONES << 7), 0);
         }
 
         /// Beside a model: what was put in and not taken out is found, whatever came and went.

@@ -267,11 +267,15 @@ impl Conntrack {
         }
         for i in 0..n {
             let ((tuple, flags), id) = (&packets[i], ids[i]);
-            found[i] = match self.hit(id, tuple, *flags, now) {
-                Some(life) => Some(Found { id, life }),
-                None if tuple.rest == 0 => None,
-                None => self.find_hashed(hashes[i], tuple, *flags, now),
-            };
+            // Each is written where it belongs: by way of the stack it would be read back in other
+            // widths than it is written, which waits for the store.
+            if let Some(life) = self.hit(id, tuple, *flags, now) {
+                found[i] = Some(Found { id, life });
+            } else if tuple.rest == 0 {
+                found[i] = None;
+            } else {
+                found[i] = self.find_hashed(hashes[i], tuple, *flags, now);
+            }
         }
     }
 

@@ -55,8 +55,8 @@ impl Tuple {
     /// its first frame.
     #[inline(always)]
     pub fn of(skb: &Skb) -> Option<Self> {
-        let (l4, number) = (usize::from(skb.head().l4), skb.head().protocol);
-        let data = skb.data();
+        let (head, data) = skb.parts();
+        let (l4, number) = (usize::from(head.l4), head.protocol);
         // Nearly all are without options.
         if l4 == ETH_LEN + MIN_LEN {
             let (_, rest) = data.split_first_chunk::<ETH_LEN>()?;

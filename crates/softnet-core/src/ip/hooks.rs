@@ -223,16 +223,16 @@ impl<'a> HookContext<'a> {
 /// fragments.
 #[inline(always)]
 fn set_offsets(skb: &mut Skb) {
-    if skb.head().l4 != 0 {
+    let (head, data) = skb.parts_mut();
+    if head.l4 != 0 {
         return;
     }
     // Nearly all of IPv4 are without options, and no fragments.
-    if let Some(both) = skb.data().first_chunk::<{ ETH_LEN + MIN_LEN + 1 }>()
+    if let Some(both) = data.first_chunk::<{ ETH_LEN + MIN_LEN + 1 }>()
         && both[ETH_LEN] == 0x45
         && both[ETH_LEN + 6] & 0x3f | both[ETH_LEN + 7] == 0
     {
         let protocol = both[ETH_LEN + 9];
-        let head = skb.head_mut();
         (head.l3, head.l4, head.protocol) = (ETH_LEN as u16, (ETH_LEN + MIN_LEN) as u16, protocol);
         return;
     }

@@ -52,7 +52,7 @@ use crate::ip::hooks::{Crossing, Hook, HookContext, Layer, Passage, Slot};
 use crate::ip::tables::Tables;
 use crate::ip::v4::header::{Ipv4Header, protocol};
 use crate::ip::{ETH_LEN, Family, is_group};
-use crate::skb::{BATCH, Batch, DropReason, Flags, Skb};
+use crate::skb::{BATCH, Batch, DropReason, Flags, Head, Skb};
 use mapping::{Endpoint, NoMapping, Number};
 use open::Unknown;
 use rewrite::{End, rewrite};
@@ -236,13 +236,14 @@ impl Nat {
         }
         let mut all = [None; BATCH];
         conntrack.find_batch(now, &packets[..batch.len()], &mut all);
-        let looked = packets.iter().zip(all);
-        for (at, (skb, ((tuple, flags), found))) in batch.as_mut_slice().iter_mut().zip(looked).enumerate() {
-            match found {
+        for (at, skb) in batch.as_mut_slice().iter_mut().enumerate() {
+            let (tuple, flags) = &packets[at % BATCH];
+            match all[at % BATCH] {
                 Some(found) => {
-                    skb.head_mut().conntrack = found.word();
+                    let (head, data) = skb.parts_mut();
+                    head.conntrack = found.word();
                     if translates(found, End::Destination) {
-                        taken.note(at, self.translate(skb, tuple, found, End::Destination));
+                        taken.note(at, self.translate((head, data), tuple, found, End::Destination));
                     }
                 }
                 None if *tuple == Tuple::default() && is_fragment(skb) => taken.gather(at),
@@ -312,14 +313,20 @@ impl Nat {
         let mut taken = Taken::none();
         let hides = self.rules.source(passage.output).is_some();
         for (at, skb) in batch.as_mut_slice().iter_mut().enumerate() {
-            let found = conntrack.of_word(skb.head().conntrack);
+            let (head, data) = skb.parts_mut();
+            let found = conntrack.of_word(head.conntrack);
             if let Some(found) = found
                 && found.life.flags() & UNCONFIRMED != 0
             {
                 self.passed(now, passage, found);
             }
             let done = match found {
-                Some(found) if translates(found, End::Source) => self.leaves(skb, found),
+                Some(found) if translates(found, End::Source) => match (data.get(ETH_LEN), head.protocol) {
+                    // It crossed from the connection that its head names, and is translated.
+                    (Some(first), _) if first >> 4 == 6 => Ok(()),
+                    (_, protocol::ICMP) => self.translate_icmp(skb, found),
+                    _ => self.translate_plain((head, data), found),
+                },
                 // Of a connection whose packets went another way.
                 Some(found) if hides && found.direction() == Direction::Original => {
                     self.plain_out(skb, found, now, passage)
@@ -350,39 +357,49 @@ impl Nat {
 
     /// Translates the endpoint at `end` of a packet with `tuple`.
     #[inline(always)]
-    fn translate(&self, skb: &mut Skb, tuple: &Tuple, found: Found, end: End) -> Result<(), DropReason> {
+    fn translate(
+        &self,
+        (head, data): (&mut Head, &mut [u8]),
+        tuple: &Tuple,
+        found: Found,
+        end: End,
+    ) -> Result<(), DropReason> {
         let peer = self.state.conntrack.peer(found).ok_or(DropReason::ConntrackInvalid)?;
         let new = match end {
             End::Source => peer.dst(),
             End::Destination => {
-                skb.head_mut().flags |= Flags::TRANSLATED;
+                head.flags |= Flags::TRANSLATED;
                 peer.src()
             }
         };
-        rewrite(skb, tuple, end, new);
+        rewrite((head, data), tuple, end, new);
         Ok(())
-    }
-
-    /// The same of a packet that leaves: one of IPv6 [crossed](Flags::CROSSED) from the connection that
-    /// its head names, and is translated.
-    #[inline(always)]
-    fn leaves(&self, skb: &mut Skb, found: Found) -> Result<(), DropReason> {
-        match skb.data().get(ETH_LEN).is_some_and(|first| first >> 4 == 6) {
-            true => Ok(()),
-            false => self.translate_source(skb, found),
-        }
     }
 
     /// Translates the source of a packet whose head says what it is of.
     #[inline(always)]
     fn translate_source(&self, skb: &mut Skb, found: Found) -> Result<(), DropReason> {
-        let NatState { conntrack, .. } = &*self.state;
-        if skb.head().protocol == protocol::ICMP && Tuple::of(skb).is_none() {
-            return icmp::outward(conntrack, skb, found);
+        match skb.head().protocol {
+            protocol::ICMP => self.translate_icmp(skb, found),
+            _ => self.translate_plain(skb.parts_mut(), found),
         }
-        let [own, peer] = conntrack.pair(found).ok_or(DropReason::ConntrackInvalid)?;
-        rewrite(skb, &own, End::Source, peer.dst());
+    }
+
+    /// The same of one that is not ICMP.
+    #[inline(always)]
+    fn translate_plain(&self, parts: (&mut Head, &mut [u8]), found: Found) -> Result<(), DropReason> {
+        let [own, peer] = self.state.conntrack.pair(found).ok_or(DropReason::ConntrackInvalid)?;
+        rewrite(parts, &own, End::Source, peer.dst());
         Ok(())
+    }
+
+    /// The same of ICMP: a query, or an error.
+    #[inline(never)]
+    fn translate_icmp(&self, skb: &mut Skb, found: Found) -> Result<(), DropReason> {
+        match Tuple::of(skb) {
+            Some(_) => self.translate_plain(skb.parts_mut(), found),
+            None => icmp::outward(&self.state.conntrack, skb, found),
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::conntrack::Tuple;
 use crate::ip::ETH_LEN;
 use crate::ip::checksum::{add, fold};
 use crate::ip::v4::header::{MIN_LEN, protocol};
-use crate::skb::{Csum, Skb};
+use crate::skb::{Csum, Head};
 
 /// Offset of the checksum in an IPv4 header.
 const IP_CHECK: usize = 10;
@@ -77,14 +77,14 @@ pub(super) fn header(ip: &mut [u8; MIN_LEN], end: End, new: u32, delta: Delta) {
     ip[IP_CHECK..IP_CHECK + 2].copy_from_slice(&check);
 }
 
-/// Writes `new` for the endpoint at `end` of a packet of which `tuple` is the tuple.
+/// Writes `new` for the endpoint at `end` of a packet, [given](crate::skb::Skb::parts_mut) in its
+/// parts, of which `tuple` is the tuple.
 #[inline(always)]
-pub(super) fn rewrite(skb: &mut Skb, tuple: &Tuple, end: End, new: (u32, u16)) {
+pub(super) fn rewrite((head, data): (&mut Head, &mut [u8]), tuple: &Tuple, end: End, new: (u32, u16)) {
     let old = match end {
         End::Source => tuple.src(),
         End::Destination => tuple.dst(),
     };
-    let head = skb.head_mut();
     head.hash = 0;
     let (at, number) = (usize::from(head.l4), head.protocol);
     let partial = match head.csum {
@@ -97,7 +97,6 @@ pub(super) fn rewrite(skb: &mut Skb, tuple: &Tuple, end: End, new: (u32, u16)) {
         }
     };
     let delta = Delta::new(old, new);
-    let data = skb.data_mut();
     // Nearly all are without options.
     if at == ETH_LEN + MIN_LEN
         && number != protocol::ICMP
@@ -306,7 +305,7 @@ mod tests {
                 head.csum = Csum::Partial { start: l4_at as u16, offset: 6 };
             }
             prop_assert_eq!(Tuple::of(&skb), Some(tuple));
-            rewrite(&mut skb, &tuple, end, new);
+            rewrite(skb.parts_mut(), &tuple, end, new);
             let after = skb.data().to_vec();
             prop_assert_eq!((skb.head().hash, Tuple::of(&skb)), (0, Some(changed)));
             ctx.free_skb(skb);

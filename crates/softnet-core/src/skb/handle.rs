@@ -210,6 +210,24 @@ impl Skb {
         unsafe { std::slice::from_raw_parts_mut(frame_ptr(self.region(), frame).add(off), len) }
     }
 
+    /// The [metadata](Self::head) and the [bytes](Self::data): both at once are found once.
+    #[inline(always)]
+    pub fn parts(&self) -> (&Head, &[u8]) {
+        (self.head(), self.data())
+    }
+
+    /// The same, to write: they lie in different memory.
+    #[inline(always)]
+    pub fn parts_mut(&mut self) -> (&mut Head, &mut [u8]) {
+        let region = self.region();
+        let raw = self.raw_mut();
+        let (off, len) = (usize::from(raw.off), usize::from(raw.head_len));
+        debug_assert!(off + len <= FRAME_SIZE);
+        // SAFETY: as in `data_mut`; heads and frames do not overlap.
+        let data = unsafe { std::slice::from_raw_parts_mut(frame_ptr(region, raw.frame).add(off), len) };
+        (&mut raw.head, data)
+    }
+
     /// The `n` bytes in front of those in the first frame, as they were when they were
     /// [pulled](Self::pull); `None` if there is not so much headroom.
     pub fn pulled(&self, n: usize) -> Option<&[u8]> {
