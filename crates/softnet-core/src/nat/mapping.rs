@@ -37,6 +37,23 @@ pub(super) struct Pool {
     pub(super) blocks: Option<Blocks>,
 }
 
+impl Pool {
+    /// Whether inside host `host` may have `port` of the address with this number.
+    pub(super) fn allows(&self, number: Number, host: u32, port: u16) -> bool {
+        match &self.blocks {
+            None => self.numbers.contains(&number),
+            Some(blocks) => blocks.words_of(host).is_some_and(|(nth, words)| {
+                self.numbers.get(nth) == Some(&number) && words.contains(&(usize::from(port) / 64))
+            }),
+        }
+    }
+
+    /// Whether there are blocks of ports, and `host` has none: what is made here leaves as it is then.
+    pub(super) fn has_no_block(&self, host: u32) -> bool {
+        self.blocks.is_some_and(|blocks| !blocks.has(host))
+    }
+}
+
 /// Which side of a mapping an endpoint is on; the lowest bit of an identifier in the index.
 #[derive(Clone, Copy, PartialEq)]
 #[repr(u32)]
@@ -207,16 +224,17 @@ impl Mappings {
 
     /// The mapping of this external endpoint, held.
     pub(super) fn of_external(&self, protocol: u8, external: Endpoint) -> Option<Held> {
-        self.find(protocol, external, Side::External, |_| true)
+        self.find(protocol, external, Side::External, |_, _| true)
     }
 
-    /// The mapping of `endpoint` on one side, by an address whose number is `wanted`; held.
+    /// The mapping of `endpoint` on one side that is `wanted`: by an address with this number, and with
+    /// this endpoint on the other side. It is held then.
     fn find(
         &self,
         protocol: u8,
         endpoint: Endpoint,
         side: Side,
-        wanted: impl Fn(Number) -> bool,
+        wanted: impl Fn(Number, Endpoint) -> bool,
     ) -> Option<Held> {
         let mut found = None;
         self.index.find(self.hash(protocol, endpoint, side), |id| {
@@ -226,11 +244,12 @@ impl Mappings {
             }
             let Some(mapping) = self.hold(index) else { return false };
             let (ends, of, number) = mapping.ends();
-            if of != protocol || ends[side as usize] != endpoint || !wanted(number) {
+            let other = ends[1 - side as usize];
+            if of != protocol || ends[side as usize] != endpoint || !wanted(number, other) {
                 self.release(index);
                 return false;
             }
-            found = Some(Held { index, other: ends[1 - side as usize] });
+            found = Some(Held { index, other });
             true
         });
         found
@@ -247,8 +266,8 @@ impl Mappings {
         pool: &Pool,
         random: impl FnOnce() -> u64,
     ) -> Result<Held, NoMapping> {
-        // One by an address that is no more wanted ends with its connections.
-        let wanted = |number| pool.numbers.contains(&number);
+        // One by an address, or in another host's block, that is no more wanted ends with its connections.
+        let wanted = |number, external: Endpoint| pool.allows(number, internal.0, external.1);
         if let Some(held) = self.find(protocol, internal, Side::Internal, wanted) {
             return Ok(held);
         }

@@ -87,7 +87,7 @@ impl Nat {
     fn found_in(&self, skb: &mut Skb, tuple: &Tuple, found: Found) -> Result<(), DropReason> {
         skb.head_mut().conntrack = found.word();
         match translates(found, End::Destination) {
-            true => self.translate(skb, tuple, found, End::Destination),
+            true => self.translate(skb.parts_mut(), tuple, found, End::Destination),
             false => Ok(()),
         }
     }
@@ -135,7 +135,7 @@ impl Nat {
         if let Some(found) = conntrack.find(now, &tuple, flags) {
             skb.head_mut().conntrack = found.word();
             return match translates(found, End::Source) {
-                true => self.translate(skb, &tuple, found, End::Source),
+                true => self.translate(skb.parts_mut(), &tuple, found, End::Source),
                 false => Ok(()),
             };
         }
@@ -153,7 +153,7 @@ impl Nat {
         skb.head_mut().conntrack = found.word();
         match new.flags {
             0 => Ok(()),
-            _ => self.translate(skb, &tuple, found, End::Source),
+            _ => self.translate(skb.parts_mut(), &tuple, found, End::Source),
         }
     }
 
@@ -177,6 +177,11 @@ impl Nat {
         if !is_v4 || !plain || self.rules.external(src.to_bits()).is_some() {
             return Ok(());
         }
+        // So are those of softnet itself, which leave as they are.
+        let made = passage.input.is_none();
+        if made && self.rules.source(passage.output).is_some_and(|pool| pool.has_no_block(src.to_bits())) {
+            return Ok(());
+        }
         // An error is of the connection, and opens none.
         if Tuple::of(skb).is_some() {
             self.state.conntrack.end(now, found);
@@ -197,7 +202,7 @@ impl Nat {
     ) -> Result<(Endpoint, Holds), DropReason> {
         let mut holds = Holds::NOTHING;
         let pool = self.rules.source(Some(dev));
-        if made && pool.and_then(|pool| pool.blocks).is_some_and(|blocks| !blocks.has(source.0)) {
+        if made && pool.is_some_and(|pool| pool.has_no_block(source.0)) {
             return Ok((source, holds));
         }
         if let Some(hosts) = self.state.hosts6().filter(|_| is_stand_in(source.0)) {

@@ -3,7 +3,7 @@
 //! Plain values, part of one version of the hooks; state that outlives a change of rules is in
 //! [`NatState`](super::NatState).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use super::blocks::Blocks;
@@ -100,8 +100,8 @@ pub struct TooManyAddresses;
 pub(super) struct Compiled {
     /// By device: the external addresses.
     source: Vec<Option<Pool>>,
-    /// Addresses that sources are hidden behind.
-    hidden: HashSet<u32>,
+    /// Addresses that sources are hidden behind, and which of a pool with blocks of ports each is.
+    hidden: HashMap<u32, Option<(usize, Blocks)>>,
     /// External addresses, and the device that each is behind.
     external: HashMap<u32, Option<u16>>,
     forward: HashMap<(u8, u32, u16), Endpoint>,
@@ -132,10 +132,10 @@ impl Compiled {
         };
         for rule in &rules.source {
             let mut numbers = Vec::new();
-            for addr in rule.addresses.iter().map(|addr| addr.to_bits()) {
+            for (nth, addr) in rule.addresses.iter().map(|addr| addr.to_bits()).enumerate() {
                 numbers.push(number(addr).ok_or(TooManyAddresses)?);
                 compiled.external.insert(addr, Some(rule.dev));
-                compiled.hidden.insert(addr);
+                compiled.hidden.insert(addr, rule.deterministic.map(|blocks| (nth, blocks)));
             }
             let dev = usize::from(rule.dev);
             compiled.source.resize_with(compiled.source.len().max(dev + 1), || None);
@@ -167,9 +167,17 @@ impl Compiled {
         flags: u8,
         mapped: impl Fn(u8, Endpoint) -> Option<Endpoint>,
     ) -> bool {
-        let hidden = |addr: u32| self.hidden.contains(&addr);
-        let source = |to: u32| {
-            hidden(to) || self.outward.iter().any(|(from, by)| from.1 == original.src().0 && *by == to)
+        let internal = original.src().0;
+        let hidden = |addr: u32| self.hidden.contains_key(&addr);
+        // By a port of its block, where there are blocks.
+        let hides = |(addr, port): Endpoint| {
+            let of_block = |(nth, blocks): &(usize, Blocks)| {
+                blocks.host_of(*nth, port).map(Ipv4Addr::to_bits) == Some(internal)
+            };
+            self.hidden.get(&addr).is_some_and(|blocks| blocks.as_ref().is_none_or(of_block))
+        };
+        let source = |to: Endpoint| {
+            hides(to) || self.outward.iter().any(|(from, by)| from.1 == internal && *by == to.0)
         };
         let (outside, inside) = (original.dst(), reply.src());
         // A mapping that lets in what comes has no rule of its own.
@@ -178,7 +186,7 @@ impl Compiled {
             None => hidden(outside.0) && mapped(original.protocol(), outside) == Some(inside),
         };
         let stands_in = is_stand_in(original.src().0) || is_stand_in(inside.0);
-        (flags & SNAT == 0 || source(reply.dst().0))
+        (flags & SNAT == 0 || source(reply.dst()))
             && (flags & DNAT == 0 || destination())
             && (!stands_in || self.pool6.is_some())
     }

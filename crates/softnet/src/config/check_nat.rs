@@ -49,7 +49,7 @@ pub(super) fn check(config: &Config, nat: &NatConfig, devices_complete: bool, fo
             }
         }
         if let Some(hosts) = rule.deterministic {
-            deterministic(nat, rule, hosts, device, at, found);
+            deterministic(config, nat, rule, hosts, at, found);
         }
     }
     let mut ports = HashMap::new();
@@ -98,10 +98,10 @@ pub(super) fn check(config: &Config, nat: &NatConfig, devices_complete: bool, fo
 
 /// Blocks of ports for `hosts`, of addresses that have no other use.
 fn deterministic(
+    config: &Config,
     nat: &NatConfig,
     rule: &NatSourceConfig,
     hosts: IpPrefix,
-    device: Option<&DeviceConfig>,
     at: Section,
     found: &mut Vec<Found>,
 ) {
@@ -119,11 +119,18 @@ fn deterministic(
     if nat.pool6.is_some() {
         wrong("expected no `pool6` with it: hosts of IPv6 have no blocks of ports".into());
     }
-    let own = |addr: &&Ipv4Addr| {
-        device.is_some_and(|device| device.addresses.iter().any(|own| own.addr() == IpAddr::V4(**addr)))
-    };
-    if let Some(addr) = rule.addresses.iter().find(own) {
-        wrong(format!("expected other addresses than those of {}: softnet needs ports of {addr}", rule.dev));
+    for addr in &rule.addresses {
+        let is_own =
+            |device: &&DeviceConfig| device.addresses.iter().any(|own| own.addr() == IpAddr::V4(*addr));
+        if let Some(device) = config.devices.iter().find(is_own) {
+            let name = &device.name;
+            wrong(format!("expected other addresses than those of {name}: softnet needs ports of {addr}"));
+        }
+        if nat.one_to_one.iter().any(|other| other.external == *addr) {
+            wrong(format!(
+                "expected other addresses than {addr}, all ports of which a [[nat.one_to_one]] has"
+            ));
+        }
     }
 }
 

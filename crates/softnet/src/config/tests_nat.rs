@@ -150,6 +150,18 @@ fn what_is_wrong_is_told_where_it_is() {
             "r.toml:15:17: nat.source.deterministic: expected other addresses than those of wan: softnet needs ports of 203.0.113.5",
         ),
         (
+            rule("source", "dev = \"wan\"\naddresses = [\"192.168.1.1\"]\ndeterministic = \"100.64.0.0/24\""),
+            "r.toml:15:17: nat.source.deterministic: expected other addresses than those of lan: softnet needs ports of 192.168.1.1",
+        ),
+        (
+            rule(
+                "source",
+                "dev = \"wan\"\naddresses = [\"192.0.2.1\"]\ndeterministic = \"100.64.0.0/24\"\n\
+                 [[nat.one_to_one]]\ndev = \"wan\"\nexternal = \"192.0.2.1\"\ninternal = \"10.0.0.7\"",
+            ),
+            "r.toml:15:17: nat.source.deterministic: expected other addresses than 192.0.2.1, all ports of which a [[nat.one_to_one]] has",
+        ),
+        (
             rule("source", "dev = \"wan\"\naddresses = [\"192.0.2.1\"]\ndeterministic = \"fd00::/64\""),
             "r.toml:15:17: nat.source.deterministic: expected a prefix of IPv4, such as \"100.64.0.0/22\", found \"fd00::/64\"",
         ),

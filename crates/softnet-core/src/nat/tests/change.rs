@@ -2,8 +2,11 @@
 
 use super::*;
 use crate::conntrack::Conntrack;
-use crate::filter::{Action, Filter, Rules};
+use crate::filter::{Action, Filter, FlowState, Rule, Rules};
 use crate::fold::FoldKey;
+use crate::nat::mapping::Pool;
+use crate::sock::key::addr_of;
+use crate::sock::udp::output::UdpHead;
 
 fn pool(n: u8) -> Ipv4Addr {
     Ipv4Addr::new(203, 0, 113, n)
@@ -175,4 +178,69 @@ fn external_addresses_are_given_back() {
     }
     router.configure(&masquerade());
     assert_eq!(router.out(udp(0, (CLIENT, 5001), (SERVER, 53))).src.0, OUTSIDE);
+}
+
+/// Blocks of ports that come, or change, end what is open by ports of others' blocks: from then on a
+/// port tells its host.
+#[test]
+fn ports_of_others_blocks_are_given_up() {
+    let source = |blocks: &str| SourceNat {
+        deterministic: Blocks::new(blocks.parse().unwrap(), 1),
+        ..SourceNat::new(1, vec![pool(1)])
+    };
+    let mut router =
+        Router::new(&NatRules { source: vec![SourceNat::new(1, vec![pool(1)])], ..masquerade() });
+    let open = |n: u16| udp(0, (CLIENT, 5001), (SERVER, 53 + n));
+    let any = router.out(open(0)).src;
+    for prefix in ["10.0.0.0/24", "10.0.0.0/25"] {
+        let rules = source(prefix);
+        let blocks = rules.deterministic.unwrap();
+        let before = router.connections();
+        router.configure(&NatRules { source: vec![rules], ..masquerade() });
+        assert_eq!((before > 0, router.connections()), (true, 0), "{prefix}");
+        for n in 0..2 {
+            let (addr, port) = router.out(open(n)).src;
+            assert_eq!((addr, blocks.host_of(0, port)), (pool(1), Some(CLIENT)));
+            assert_ne!((addr, port), any);
+        }
+    }
+}
+
+/// A mapping that goes on outside of its host's block is not what the next connection takes.
+#[test]
+fn a_mapping_outside_of_the_block_is_not_shared() {
+    let plain = Pool { numbers: Box::new([0]), blocks: None };
+    let blocks = Blocks::new("10.0.0.0/24".parse().unwrap(), 1).unwrap();
+    let host = CLIENT.to_bits();
+    let (_, ports) = blocks.of_host(CLIENT).unwrap();
+    let some = Pool { numbers: Box::new([7]), blocks: Some(blocks) };
+    assert!(plain.allows(0, host, 5) && !plain.allows(1, host, 5));
+    assert!(some.allows(7, host, *ports.start()) && some.allows(7, host, *ports.end()));
+    assert!(!some.allows(7, host, ports.end() + 1) && !some.allows(7, host, ports.start() - 1));
+    assert!(!some.allows(0, host, *ports.start()) && !some.allows(7, SERVER.to_bits(), *ports.start()));
+}
+
+/// What softnet itself sends has no block, and stays of its connection, packet after packet.
+#[test]
+fn own_packets_beside_blocks_keep_their_connection() {
+    let state = Arc::new(NatState::new(64, [1, 2, 3, 4], &Timeouts::default(), &crate::memory::Heap));
+    let mut router = Router { world: World::acquainted(), state: state.clone() };
+    router.world.tracked = true;
+    let source = SourceNat {
+        deterministic: Blocks::new("10.0.0.0/24".parse().unwrap(), 1),
+        ..SourceNat::new(1, vec![pool(1)])
+    };
+    router.configure(&NatRules { source: vec![source], ..masquerade() });
+    let open = Rule { state: vec![FlowState::Established], action: Action::Allow, ..Rule::default() };
+    let rules = Rules { rules: vec![open], policies: [Action::Allow; 3], ..Rules::default() };
+    let tracked = Some((state.conntrack().clone(), Some(state.clone())));
+    Filter::new(&rules, tracked).unwrap().stand(&rules, &mut router.world.tables.hooks);
+    let [src, dst] = [OUTSIDE, SERVER].map(|addr| addr_of(addr.into()));
+    let head = UdpHead { src, dst, sport: 68, dport: 67, ttl: 64, tos: 0 };
+    for _ in 0..4 {
+        let own = router.world.send(&head, b"any server there?");
+        assert_eq!(said(&own[0].1).src, (OUTSIDE, 68));
+    }
+    let counts = state.conntrack().counts();
+    assert_eq!((counts.created, counts.ended), (1, 0));
 }
