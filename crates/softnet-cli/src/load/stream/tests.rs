@@ -191,3 +191,16 @@ fn what_was_not_asked_for_is_said() {
         assert!(error.starts_with("connection 1 of 2: the server takes no more; ask by fewer"), "{error}");
     }
 }
+
+/// A request that was given up is answered all the same: its response is not that of a later one which
+/// has its identifier.
+#[test]
+fn a_late_response_is_not_a_later_requests() {
+    let (mut streams, ends) = two();
+    ends[0].0.borrow_mut().room = 1000;
+    streams.send(0, &requests(&[7, 8, 7])).unwrap();
+    gives(&ends[0], b"VALUE 1 0 3\r\nold\r\nEND\r\nEND\r\nVALUE 2 0 3\r\nnew\r\nEND\r\n");
+    let n = streams.recv(0).unwrap();
+    let expected = [(8, "END\r\n".into()), (7, "VALUE 2 0 3\r\nnew\r\nEND\r\n".into())];
+    assert_eq!(taken(&streams, n), expected);
+}
