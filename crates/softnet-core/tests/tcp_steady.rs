@@ -120,6 +120,7 @@ impl World {
             napi_id: 1,
             room: SockMem::new(1 << 20).room(0),
             backlog: &|_| 0,
+            reserve: &|_, _| false,
             max_time_waits: 1,
             max_orphans: 1,
         };

@@ -139,6 +139,9 @@ pub(crate) enum Bench {
     /// Requests and responses over TCP, by number of connections and size, beside the kernel's sockets
     #[command(after_help = tcp::rr::HELP)]
     TcpRr(tcp::rr::TcpRr),
+    /// Blocks by TCP at a fixed rate, by the context that polls, with a part of a CPU
+    #[command(after_help = tcp::storage::HELP)]
+    TcpStorage(tcp::storage::TcpStorage),
     /// Bytes that flow one way over TCP, one stream and four, beside the kernel's sockets
     #[command(after_help = tcp::stream::HELP)]
     TcpStream(tcp::stream::TcpStreams),
@@ -259,6 +262,7 @@ impl Bench {
             Bench::TcpIdle(b) => ("tcp-idle", &b.common),
             Bench::TcpLoss(b) => ("tcp-loss", &b.common),
             Bench::TcpRr(b) => ("tcp-rr", &b.common),
+            Bench::TcpStorage(b) => ("tcp-storage", &b.common),
             Bench::TcpStream(b) => ("tcp-stream", &b.common),
             Bench::TxEnqueue(b) => ("tx-enqueue", &b.common),
             Bench::Udp(b) => ("udp", &b.common),
@@ -286,6 +290,7 @@ impl Bench {
             Bench::TcpIdle(b) => b.run(),
             Bench::TcpLoss(b) => b.run(),
             Bench::TcpRr(b) => b.run(),
+            Bench::TcpStorage(b) => b.run(),
             Bench::TcpStream(b) => b.run(),
             Bench::TxEnqueue(b) => b.run(),
             Bench::Udp(b) => b.run(),
@@ -323,6 +328,7 @@ fn explained(name: &str) -> &'static str {
         "tcp-idle" => tcp::idle::HELP,
         "tcp-loss" => tcp::loss::HELP,
         "tcp-rr" => tcp::rr::HELP,
+        "tcp-storage" => tcp::storage::HELP,
         "tcp-stream" => tcp::stream::HELP,
         "tx-enqueue" => tx_enqueue::HELP,
         "udp" => udp::HELP,
@@ -354,6 +360,7 @@ fn leading(name: &str) -> &'static [&'static str] {
         "tcp-idle" => tcp::idle::LEADING,
         "tcp-loss" => tcp::loss::LEADING,
         "tcp-rr" => tcp::rr::LEADING,
+        "tcp-storage" => tcp::storage::LEADING,
         "tcp-stream" => tcp::stream::LEADING,
         "tx-enqueue" => &["mpps", "cpu_ns_per_packet", "p50_us", "p99_us", "switches_per_s", "drops_percent"],
         _ => &[],

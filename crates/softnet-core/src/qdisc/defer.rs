@@ -37,7 +37,7 @@
 
 use std::sync::Arc;
 
-use super::root::{NextRun, Ring, Root};
+use super::root::{NextRun, Ring, Root, own_len};
 use super::{Qdisc, ToFree, Verdict};
 use crate::skb::{BATCH, Batch, DropReason, Ending, Region, SkbEntered, SkbHandover, SkbOwner};
 use crate::softnet_data::Counter;
@@ -313,7 +313,9 @@ impl<'a, R> Work<'a, R> {
             return;
         }
         let deactivated = self.list.is_deactivated();
+        let mut made_here = 0;
         let taken = owner.drain(|root, skb| {
+            made_here += own_len(&skb);
             if deactivated {
                 to_free.push(skb, DropReason::DevReady);
             } else {
@@ -321,6 +323,9 @@ impl<'a, R> Work<'a, R> {
                 let _ = root.enqueue(ctx, skb, now, to_free);
             }
         });
+        if made_here > 0 {
+            owner.body().ring.taken(made_here);
+        }
         if taken > 0 {
             self.taken += taken;
             self.budget += taken;

@@ -36,6 +36,7 @@ pub use fifo::Fifo;
 pub use mirred::{MIRRED_DEFER_LIMIT, MIRRED_NEST_LIMIT, Mirred, MirredOutcome, MirredStack};
 pub use netem::Netem;
 pub use pfifo_fast::{PfifoFast, rt_tos2priority};
+pub(crate) use root::local_bytes;
 pub use root::{NextRun, Ring};
 pub use spec::{DevParams, Spec, SpecError};
 pub use stats::{QdiscStats, QdiscTotals};

@@ -26,6 +26,8 @@ pub trait Ring<C: ?Sized> {
     /// So many bytes that this stack made, and did not forward, are queued. Called when that has changed, before the owner
     /// lets go.
     fn local_backlog(&mut self, _bytes: u64) {}
+    /// So many bytes that this stack made were taken from what others had handed over.
+    fn taken(&mut self, _bytes: u64) {}
     /// The queue is to be run again as `next_run` says, which is not `Idle`. Called before the owner lets go, so that there
     /// is no moment at which packets are queued, no thread owns the queue, and no run is scheduled.
     fn reschedule(&mut self, _next_run: NextRun, _now: u64) {}
@@ -174,7 +176,7 @@ impl<R> Root<R> {
         }
         batch.as_slice().iter().for_each(|skb| stats.sent(skb.segments(), pkt_len(skb) as u64));
         requeue(batch, stats);
-        self.local += local_bytes(batch);
+        self.local += all_local_bytes(batch);
         self.held.append(batch);
         Some(NextRun::Stopped)
     }
@@ -247,10 +249,10 @@ impl<R> Root<R> {
             }
             let offered = self.held.len();
             // A queue of forwarded packets alone does not pay for it.
-            let local = if self.local > 0 { local_bytes(&self.held) } else { 0 };
+            let local = if self.local > 0 { all_local_bytes(&self.held) } else { 0 };
             self.ring.xmit(ctx, &mut self.held);
             if local > 0 {
-                self.local = self.local.saturating_sub(local - local_bytes(&self.held).min(local));
+                self.local = self.local.saturating_sub(local - all_local_bytes(&self.held).min(local));
             }
             *budget = budget.saturating_sub(offered - self.held.len());
             if !self.held.is_empty() {
@@ -307,12 +309,21 @@ fn enqueue(qdisc: &mut dyn Qdisc, local: &mut u64, skb: Skb, now: u64, to_free: 
 
 /// Bytes of a packet that this stack made; of another 0.
 #[inline]
-fn own_len(skb: &Skb) -> u64 {
+pub(super) fn own_len(skb: &Skb) -> u64 {
     if skb.head().flags & Flags::ORIGINATED == 0 { 0 } else { pkt_len(skb) as u64 }
 }
 
-/// The same of several.
-fn local_bytes(batch: &Batch) -> u64 {
+/// The same of several. Those of a batch are from one sender.
+#[inline]
+pub(crate) fn local_bytes(batch: &Batch) -> u64 {
+    match batch.as_slice() {
+        [first, ..] if own_len(first) > 0 => batch.as_slice().iter().map(own_len).sum(),
+        _ => 0,
+    }
+}
+
+/// The same of several, of any senders.
+fn all_local_bytes(batch: &Batch) -> u64 {
     batch.as_slice().iter().map(own_len).sum()
 }
 

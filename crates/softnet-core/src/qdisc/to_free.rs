@@ -63,8 +63,14 @@ impl ToFree {
 
     /// Frees all of them, and counts them against `dev`, the device that was to send them.
     pub fn free(&mut self, ctx: &mut SoftnetData, dev: u16) {
+        self.free_telling(ctx, dev, |_, _| ());
+    }
+
+    /// The same, after `tell` has seen each.
+    pub fn free_telling(&mut self, ctx: &mut SoftnetData, dev: u16, tell: impl Fn(&Skb, DropReason)) {
         let (mut batch, mut last) = (Batch::new(), DropReason::QdiscDrop);
         while let Some((skb, reason)) = self.pop() {
+            tell(&skb, reason);
             if batch.room() == 0 || reason != last {
                 ctx.free_batch_at(&mut batch, dev, last);
                 last = reason;

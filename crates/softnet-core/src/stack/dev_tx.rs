@@ -18,6 +18,9 @@ pub struct DevTx<W> {
     pub queues: Vec<Arc<NetdevQueue<W>>>,
     /// All packets pass through TX queue 0, where the root discipline is.
     pub single: AtomicBool,
+    /// A discipline lets packets wait that the ring would take: senders that look how much waits say what they are about
+    /// to add.
+    pub shaped: AtomicBool,
     /// Which TX queue packets leave by, if it is not that with the number of their RX queue.
     pub xps: XpsMaps,
 }
@@ -88,7 +91,7 @@ impl<W: TxWake> DevTx<W> {
 
     /// Bytes that this stack made and that wait in the disciplines of its queues.
     pub fn local_backlog(&self) -> u64 {
-        self.queues.iter().map(|queue| queue.ring().local.load(Ordering::Relaxed)).sum()
+        self.queues.iter().map(|queue| queue.ring().local_backlog()).sum()
     }
 
     /// Takes back frames that were sent by queue `queue` (modulo how many there are).

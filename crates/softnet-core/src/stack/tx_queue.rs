@@ -15,7 +15,7 @@ use super::device::{QueueStats, Reaped, TxQueue};
 use crate::SoftnetData;
 use crate::gso::{self, TxOffloads, pkt_len};
 use crate::qdisc::{
-    DeferList, DeferStats, Dql, NextRun, Origin, Qdisc, QueueGuard, Quota, Ring, Sent, ToFree,
+    self, DeferList, DeferStats, Dql, NextRun, Origin, Qdisc, QueueGuard, Quota, Ring, Sent, ToFree,
 };
 use crate::skb::{BATCH, Batch, DropReason, Region, Skb, SkbList};
 use crate::sync::{AbortOnPanic, AtomicU64, AtomicUsize, Ordering};
@@ -38,6 +38,9 @@ pub trait TxWake: Send + Sync {
     /// The owner made room on the pending list, and released the queue: local senders that are held back may go on. Called
     /// often; must not wait.
     fn made_room(&self);
+    /// A packet was dropped before it was on the ring, as there was no room for it: its sender may be told. Called with the
+    /// queue released; must not wait.
+    fn dropped(&self, _skb: &Skb, _reason: DropReason) {}
     /// The number of the queue among those of its device, for captures.
     fn number(&self) -> u16 {
         0
@@ -83,6 +86,17 @@ pub struct RingState {
     pub inflight: AtomicU64,
     /// Bytes before it, in the discipline, that this stack made and did not forward.
     pub local: AtomicU64,
+    /// Such bytes that were handed over to the queue's owner and that it has not taken yet. Its senders add them after they
+    /// have handed over, so that for a moment it may be less than 0, modulo 2⁶⁴.
+    pub pending: AtomicU64,
+}
+
+impl RingState {
+    /// Bytes before the ring that this stack made, handed over or queued.
+    pub fn local_backlog(&self) -> u64 {
+        let pending = self.pending.load(Ordering::Relaxed).cast_signed().max(0);
+        self.local.load(Ordering::Relaxed) + pending.cast_unsigned()
+    }
 }
 
 /// The ring as the discipline's owner uses it, within the byte queue limits of what it completes.
@@ -319,6 +333,10 @@ impl<W: TxWake> Ring<XmitContext<'_>> for LimitedRing<W> {
         self.state.local.store(bytes, Ordering::Relaxed);
     }
 
+    fn taken(&mut self, bytes: u64) {
+        self.state.pending.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
     fn reschedule(&mut self, next_run: NextRun, now: u64) {
         self.due.set(match next_run {
             NextRun::Idle => return,
@@ -407,8 +425,12 @@ impl<W: TxWake> NetdevQueue<W> {
     pub fn xmit(&self, ctx: &mut SoftnetData, now: u64, origin: Origin, batch: &mut Batch) -> Sent {
         let _owner = AbortOnPanic::new();
         let mut to_free = ToFree::new();
+        let made_here = qdisc::local_bytes(batch);
         let sent = self.root.send(&mut XmitContext { ctx, now }, now, origin, batch, &mut to_free);
         self.free(ctx, &mut to_free);
+        if made_here > 0 && sent == Sent::Deferred {
+            self.state.pending.fetch_add(made_here, Ordering::Relaxed);
+        }
         // Only an owner that took what was pending has made room. Were one that found none to wake others, waiting senders
         // would keep each other awake.
         if let Sent::Owned { drained: true, .. } = sent {
@@ -520,7 +542,7 @@ impl<W: TxWake> NetdevQueue<W> {
     #[inline(always)]
     fn free(&self, ctx: &mut SoftnetData, to_free: &mut ToFree) {
         if !to_free.is_empty() {
-            to_free.free(ctx, self.dev);
+            to_free.free_telling(ctx, self.dev, |skb, reason| self.due.wake.dropped(skb, reason));
         }
     }
 }

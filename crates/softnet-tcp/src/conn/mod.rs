@@ -290,6 +290,8 @@ impl ConnFlags {
     pub(crate) const DECIDE: u32 = 1 << 17;
     /// It was decided on already, for a segment beyond a hole.
     pub(crate) const DECIDED: u32 = 1 << 21;
+    /// Something was dropped before the device just now: the next `flush` sends nothing into what is full.
+    pub(crate) const HELD: u32 = 1 << 26;
 }
 
 /// Options with another value than the stack's.

@@ -50,6 +50,12 @@ impl<H> Conn<H> {
         if matches!(self.state, State::SynSent | State::SynReceived) {
             return self.output_syn(cx);
         }
+        if self.is(ConnFlags::HELD) {
+            self.set(ConnFlags::HELD, false);
+            cx.out.throttled();
+            self.set(ConnFlags::DIRTY, true);
+            return;
+        }
         loop {
             let limits = self.limits(cx);
             let Some(mut transmit) = self.tx.next(&mut cx.send(), &limits) else { break };
@@ -71,6 +77,19 @@ impl<H> Conn<H> {
         self.set(ConnFlags::PUSH_NOW, self.is(ConnFlags::PUSH_NOW) && self.write_end().after(self.tx.nxt()));
         if self.tx.packets_out() == 0 && self.write_end().after(self.tx.nxt()) {
             self.tx.arm_persist(&cx.send());
+        }
+    }
+
+    /// The `len` sequence numbers from `seq` on were sent and never left: this host dropped them, since what
+    /// waits before the device is too long. The window is reduced, and they are sent again when an ACK comes
+    /// or the host [asks](Output::throttled) anew; a [`flush`](Self::flush) follows.
+    pub fn local_drop<O: Output<Handle = H>>(&mut self, cx: &mut Cx<'_, O>, seq: Seq, len: u32) {
+        if matches!(self.state, State::SynSent | State::SynReceived | State::Closed) {
+            return;
+        }
+        if self.tx.on_local_drop(&mut cx.send(), seq, seq + len) {
+            self.set(ConnFlags::HELD, true);
+            self.set(ConnFlags::DIRTY, true);
         }
     }
 

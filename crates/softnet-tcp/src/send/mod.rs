@@ -27,6 +27,7 @@ mod counters;
 mod cwnd;
 mod defer;
 mod icmp;
+mod local;
 mod output;
 mod pacing;
 mod prr;

@@ -129,6 +129,57 @@ fn a_connection_does_not_add_to_a_long_queue() {
     talk.run("+1 < . 1:1(0) ack 2001 win 257 <sack 4001:10001>\n> P. 2001:4001(2000) ack 1");
 }
 
+/// What this host dropped before it left goes again without an ACK that tells of it, and the window is
+/// reduced once (Linux `tcp_transmit_skb`, NET_XMIT_DROP); but not at once, into what is full.
+#[test]
+fn what_never_left_is_sent_again() {
+    let mut talk = Talk::accepted(|_| {});
+    talk.end.write(10_000, false);
+    assert_eq!(taken(&mut talk).len(), 5);
+    let first = talk.end.iss + 1;
+    let dropped = |talk: &mut Talk, at: u32, len: u32| {
+        enter!(&mut talk.end, conn, cx => conn.local_drop(cx, first + at, len));
+        talk.end.after();
+    };
+    // What is not in flight is nothing to be told of.
+    dropped(&mut talk, 10_000, 2000);
+    assert_eq!((talk.end.conn().info(&talk.end.cfg).send.lost, talk.end.host.throttled), (0, 0));
+    dropped(&mut talk, 6000, 4000);
+    assert_eq!((taken(&mut talk), talk.end.host.throttled), (vec![], 1), "the host is to ask again");
+    let send = talk.end.conn().info(&talk.end.cfg).send;
+    assert_eq!((send.lost, send.snd_ssthresh), (4, 7));
+    talk.end.after();
+    assert_eq!(taken(&mut talk), [(1000, false)], "the first of them, by PRR");
+    // The same again: no further reduction.
+    dropped(&mut talk, 6000, 1000);
+    assert_eq!(talk.end.conn().info(&talk.end.cfg).send.snd_ssthresh, 7);
+    talk.run("+10 < . 1:1(0) ack 6001 win 257");
+    let again: u32 = taken(&mut talk).iter().map(|(len, _)| len).sum();
+    assert_eq!(again, 4000, "without a block that says so");
+    talk.run("+10 < . 1:1(0) ack 10001 win 257");
+    let send = talk.end.conn().info(&talk.end.cfg).send;
+    assert_eq!((send.unacked, send.lost, send.total_retrans), (0, 0, 5));
+    assert_eq!(talk.end.counters.send.tcp_timeouts, 0);
+}
+
+/// All of a flight was dropped: nothing comes that could tell.
+#[test]
+fn a_flight_that_never_left_does_not_wait_for_a_timeout() {
+    let mut talk = Talk::accepted(|_| {});
+    talk.end.write(3000, false);
+    talk.end.shutdown(crate::conn::Shutdown::Write);
+    taken(&mut talk);
+    let first = talk.end.iss + 1;
+    enter!(&mut talk.end, conn, cx => conn.local_drop(cx, first, 3001));
+    talk.end.after();
+    assert_eq!(taken(&mut talk), []);
+    talk.end.after();
+    assert_eq!(taken(&mut talk).len(), 1);
+    talk.run("+10 < . 1:1(0) ack 1001 win 257");
+    talk.run("+10 < . 1:1(0) ack 3002 win 257");
+    assert_eq!(talk.end.counters.send.tcp_timeouts, 0);
+}
+
 /// The send buffer grows for a writer that waits while the window has room, and for no other.
 #[test]
 fn a_buffer_grows_for_those_that_wait() {

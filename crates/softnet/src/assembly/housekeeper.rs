@@ -253,7 +253,8 @@ impl Housekeeper {
             let qdisc_max_burst = config.stack.qdisc_max_burst;
             let notifier = self.shared.sockets.notifier.clone();
             let held_back = TxBackpressure::new(notifier);
-            let wake = QueueWake { due: worker.tx_due.clone(), held_back, number: number as u16 };
+            let (due, drops) = (worker.tx_due.clone(), self.shared.sockets.tcp.drops().clone());
+            let wake = QueueWake { due, held_back, drops, number: number as u16 };
             let queue = NetdevQueue::new(&self.shared.region, dev, qdisc, queue, qdisc_max_burst, wake);
             let queue = Arc::new(queue);
             worker.add_tx(queue.clone());
@@ -263,7 +264,12 @@ impl Housekeeper {
             device: shared_part,
             napis: napis.clone(),
             rx_stats,
-            tx: DevTx { queues, single: AtomicBool::new(layout.is_single()), xps },
+            tx: DevTx {
+                queues,
+                single: AtomicBool::new(layout.is_single()),
+                shaped: AtomicBool::new(layout.is_shaped()),
+                xps,
+            },
             layout: Mutex::new(layout),
             params,
         };

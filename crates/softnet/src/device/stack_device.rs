@@ -15,7 +15,7 @@ use softnet_core::napi::MitigationConfig;
 use softnet_core::qdisc::{DevParams, Spec};
 use softnet_core::skb::{Batch, DropReason};
 use softnet_core::stack::dev_tx::DevTx;
-use softnet_core::sync::{AtomicBool, Ordering};
+use softnet_core::sync::{AtomicBool, AtomicU64, Ordering};
 use softnet_dev::{Device, QueueStats};
 
 use super::Groups;
@@ -47,6 +47,8 @@ pub struct StackDevice {
     pub(crate) rss: Mutex<RssSettings>,
     /// The disciplines that were set.
     pub(crate) qdiscs: Mutex<Settings>,
+    /// Bytes that connections are about to send by it, while it is shaped.
+    pub(crate) reserved: AtomicU64,
     /// The multicast groups that the driver was told to join.
     pub(crate) groups: Groups,
     /// If it is a VLAN over another.
@@ -136,6 +138,7 @@ impl StackDevice {
             steering: Mutex::default(),
             rss: Mutex::default(),
             qdiscs: Mutex::new(Settings { root: qdisc, children: BTreeMap::new() }),
+            reserved: AtomicU64::new(0),
             groups: Groups::default(),
             vlan: None,
         }

@@ -25,3 +25,4 @@ pub use handle::Handle;
 pub use inner::StackInner;
 pub(crate) use slow_lock::SlowLock;
 pub(crate) use sockets::SocketTable;
+pub(crate) use tcp::LocalDrops;

@@ -141,6 +141,11 @@ impl Layout {
         self.children.len() > 1 && !matches!(self.root, Spec::Mq | Spec::Noqueue)
     }
 
+    /// Whether a discipline lets packets wait that the ring would take.
+    pub fn is_shaped(&self) -> bool {
+        self.children.iter().any(|child| matches!(child.spec, Spec::Tbf(..) | Spec::Netem(..)))
+    }
+
     /// Brings `queues` from this layout to another, which was built for `dev` and as many. A discipline of the same kind is
     /// changed and keeps its packets; any other is replaced, and what it held dropped.
     pub fn change(

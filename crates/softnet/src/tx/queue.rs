@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use softnet_core::SoftnetData;
 use softnet_core::qdisc::{Origin, Sent};
-use softnet_core::skb::Batch;
+use softnet_core::skb::{Batch, DropReason, Skb};
 use softnet_core::stack::tx_queue::{self, TxWake};
 
 use super::{TxBackpressure, TxDue};
+use crate::stack::LocalDrops;
 use crate::util::Clock;
 
 pub(crate) use softnet_core::stack::tx_queue::NEVER;
@@ -21,6 +22,8 @@ pub struct QueueWake {
     pub due: Arc<TxDue>,
     /// Local senders that wait for room on the pending list.
     pub held_back: TxBackpressure,
+    /// Connections that are told of what was dropped.
+    pub(crate) drops: Arc<LocalDrops>,
     /// The queue's number.
     pub number: u16,
 }
@@ -33,6 +36,11 @@ impl TxWake for QueueWake {
     #[inline(always)]
     fn made_room(&self) {
         self.held_back.wake();
+    }
+
+    #[cold]
+    fn dropped(&self, skb: &Skb, reason: DropReason) {
+        self.drops.dropped(skb, reason);
     }
 
     fn number(&self) -> u16 {

@@ -11,14 +11,14 @@ use crate::bench::pin;
 const FOOTPRINT: usize = 2 << 20;
 
 /// Hungry threads; dropping them ends them.
-pub(super) struct Hungry {
+pub(in crate::bench) struct Hungry {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Hungry {
     /// `n` of them, of the ordinary policy: bound to `cpu`, or anywhere the caller may.
-    pub(super) fn start(n: usize, cpu: Option<usize>) -> Result<Self, String> {
+    pub(in crate::bench) fn start(n: usize, cpu: Option<usize>) -> Result<Self, String> {
         // They inherit the place of the thread that starts them.
         let start = || {
             cpu.map(pin).transpose()?;

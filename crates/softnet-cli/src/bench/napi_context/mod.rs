@@ -35,7 +35,7 @@
 //! Nothing is repeated because the CPU was wanted by others, since here others always want it; what other programs used
 //! is a figure (`others_cpu_percent`): a few slices of theirs decide a p99.9.
 
-mod hungry;
+pub(super) mod hungry;
 mod published;
 mod rig;
 mod setup;

@@ -1,8 +1,8 @@
 //! The client: one thread that has all connections, and never sleeps.
 //!
-//! Of its connections some are *active*: each has one request outstanding, and sends the next when
-//! the response to the last is there (closed loop). Every byte of every response is compared with
-//! its request.
+//! Of its connections some are *active*: each has one request outstanding at most, and sends the next
+//! when the response to the last is there (closed loop), or when the clock says so and it has none
+//! (open loop, in [`super::paced`]). Every byte of every response is compared with its request.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -14,15 +14,15 @@ use crate::bench::latency::Latency;
 use crate::bench::text;
 
 /// How long anything may take that is not measured.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 /// Connections that are begun at once.
 const AT_ONCE: usize = 256;
 /// Connections that are reset at once.
 const RESETS: usize = 64;
 /// A wait of softnet's; the kernel is asked again and again.
-const TURN: Duration = Duration::from_millis(1);
+pub(super) const TURN: Duration = Duration::from_millis(1);
 /// Where requests begin differs by so much at the most.
-const SHIFT: usize = 4096;
+pub(super) const SHIFT: usize = 4096;
 
 /// What came of a run.
 pub(super) struct Outcome {
@@ -32,26 +32,26 @@ pub(super) struct Outcome {
     pub(super) latency: Latency,
 }
 
-struct Lane<S> {
+pub(super) struct Lane<S> {
     stream: S,
     /// Where its request begins in the pattern.
-    from: usize,
+    pub(super) from: usize,
     sent: usize,
     got: usize,
-    /// When it was sent, ns since the run began; [`u64::MAX`]: none is outstanding.
-    at: u64,
+    /// When it was sent, or was to be, ns since the run began; [`u64::MAX`]: none is outstanding.
+    pub(super) at: u64,
     waits: bool,
 }
 
 /// See the module.
 pub(super) struct Client<H: Host> {
     host: H,
-    set: H::Set,
+    pub(super) set: H::Set,
     addresses: Vec<SocketAddr>,
-    lanes: Vec<Lane<H::Stream>>,
+    pub(super) lanes: Vec<Lane<H::Stream>>,
     pattern: Vec<u8>,
     scratch: Vec<u8>,
-    ready: Vec<u64>,
+    pub(super) ready: Vec<u64>,
 }
 
 impl<H: Host> Client<H> {
@@ -113,9 +113,7 @@ impl<H: Host> Client<H> {
         (warm_up, time): (Duration, Duration),
         look: &mut dyn FnMut(),
     ) -> Result<Outcome, String> {
-        if self.pattern.len() < size + SHIFT {
-            self.pattern = (0..size + SHIFT).map(|at| (at ^ at >> 8 ^ at >> 16) as u8).collect();
-        }
+        self.prepare(size);
         let begin = Instant::now();
         let now = || begin.elapsed().as_nanos() as u64;
         let (from, to) = (warm_up.as_nanos() as u64, (warm_up + time).as_nanos() as u64);
@@ -172,8 +170,15 @@ impl<H: Host> Client<H> {
         Ok(Outcome { answered, seconds, latency })
     }
 
+    /// Makes requests of `size` bytes.
+    pub(super) fn prepare(&mut self, size: usize) {
+        if self.pattern.len() < size + SHIFT {
+            self.pattern = (0..size + SHIFT).map(|at| (at ^ at >> 8 ^ at >> 16) as u8).collect();
+        }
+    }
+
     /// Goes on sending the request of lane `i`.
-    fn send(&mut self, i: usize, size: usize) -> Result<(), String> {
+    pub(super) fn send(&mut self, i: usize, size: usize) -> Result<(), String> {
         let Client { lanes, set, pattern, .. } = self;
         let lane = &mut lanes[i];
         while lane.sent < size {
@@ -195,7 +200,7 @@ impl<H: Host> Client<H> {
     }
 
     /// Reads what came for lane `i`. Whether that completes the response.
-    fn receive(&mut self, i: usize, size: usize) -> Result<bool, String> {
+    pub(super) fn receive(&mut self, i: usize, size: usize) -> Result<bool, String> {
         if self.lanes[i].waits {
             self.send(i, size)?;
         }

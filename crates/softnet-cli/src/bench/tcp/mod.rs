@@ -16,10 +16,12 @@ mod flood;
 mod host;
 pub(super) mod idle;
 pub(super) mod loss;
+mod paced;
 mod path;
 mod rig;
 pub(super) mod rr;
 mod server;
+pub(super) mod storage;
 pub(super) mod stream;
 #[cfg(test)]
 mod tests;

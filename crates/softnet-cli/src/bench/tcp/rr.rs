@@ -5,15 +5,18 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
+use rustix::thread::{CpuSet, Pid, sched_setaffinity};
 use serde_json::json;
-use softnet::control::{SetKnobs, Target};
+use softnet::config::Context;
+use softnet::control::{Set, SetKnobs, Target};
 
 use super::client::{Client, Outcome};
 use super::host::{Host, Kernel, Softnet};
 use super::rig::{Ends, Rig, addresses, over_veth};
 use super::server::Server;
 use super::ways::{
-    BASE, FULLBUSY, KERNEL, KERNEL_SPIN, KERNEL_XDP, KERNEL_XDP_THREADED, SUSPEND20, Side, Way,
+    BASE, FULLBUSY, KERNEL, KERNEL_SPIN, KERNEL_XDP, KERNEL_XDP_THREADED, SUSPEND20, Side, THREADED,
+    WORKQUEUE, Way,
 };
 use super::{Cpus, raise_file_limit};
 use crate::bench::Common;
@@ -29,6 +32,7 @@ active connection; at 10,000 connections and more, one in a hundred is active. E
 root for all but --device mem.
 
   base, suspend20, fullbusy    softnet's server, which is woken; polls while it has work, and else is woken; polls
+  threaded, workqueue          as base, but threads of the ordinary policy poll instead of the worker; only where --case asks
   kernel, kernel-spin          the same server on the kernel's sockets, which sleeps in epoll_wait; which asks it again and \
 again
   kernel-xdp                   `kernel` behind an XDP program that lets all pass, so that veth does what it does for AF_XDP
@@ -80,11 +84,30 @@ const CONNECTIONS: [u32; 5] = [1, 50, 1000, 10_000, 100_000];
 const SIZES: [u32; 4] = [1, 64, 5 << 10, 1 << 20];
 /// Bytes that all active connections together may have outstanding: more tests packet memory, not TCP.
 const OUTSTANDING: u64 = 64 << 20;
-const WAYS: [&Way; 7] =
-    [&BASE, &SUSPEND20, &FULLBUSY, &KERNEL, &KERNEL_SPIN, &KERNEL_XDP, &KERNEL_XDP_THREADED];
+const WAYS: [&Way; 9] = [
+    &BASE,
+    &SUSPEND20,
+    &FULLBUSY,
+    &THREADED,
+    &WORKQUEUE,
+    &KERNEL,
+    &KERNEL_SPIN,
+    &KERNEL_XDP,
+    &KERNEL_XDP_THREADED,
+];
 
 /// Connections that are reset before the server is asked whether it knows: their packets fit a ring of the wire.
 const AT_ONCE: usize = super::wire::RING / 4;
+
+/// What the client asks.
+#[derive(Clone, Copy)]
+pub(super) struct Load {
+    pub(super) connections: u32,
+    /// Bytes of a request.
+    pub(super) size: u32,
+    /// Requests a second, by the clock; without, each active connection asks when it was answered.
+    pub(super) rate: Option<f64>,
+}
 
 /// Every so many connections one is active.
 fn stride(connections: u32) -> usize {
@@ -96,8 +119,7 @@ trait Asks {
     fn resize(&mut self, n: usize) -> Result<(), String>;
     fn run(
         &mut self,
-        size: usize,
-        stride: usize,
+        load: Load,
         times: (Duration, Duration),
         look: &mut dyn FnMut(),
     ) -> Result<Outcome, String>;
@@ -109,12 +131,14 @@ impl<H: Host> Asks for Client<H> {
     }
     fn run(
         &mut self,
-        size: usize,
-        stride: usize,
+        Load { connections, size, rate }: Load,
         times: (Duration, Duration),
         look: &mut dyn FnMut(),
     ) -> Result<Outcome, String> {
-        Client::run(self, size, stride, times, look)
+        match rate {
+            Some(rate) => self.run_at(size as usize, rate, times, look),
+            None => Client::run(self, size as usize, stride(connections), times, look),
+        }
     }
 }
 
@@ -123,6 +147,9 @@ pub(super) struct Bed {
     client: Box<dyn Asks>,
     server: Server,
     rig: Rig,
+    cpus: Cpus,
+    /// In which context the server's stack polls.
+    context: Context,
 }
 
 impl Bed {
@@ -142,38 +169,35 @@ impl Bed {
             // The client polls its instance itself.
             set_knobs(&rig.stacks[0], &FULLBUSY)?;
         }
-        Ok(Bed { client, server, rig })
+        Ok(Bed { client, server, rig, cpus, context: Context::Softirq })
     }
 
     pub(super) fn measure(
         &mut self,
         way: &Way,
-        connections: u32,
-        size: u32,
+        load: Load,
         times: (Duration, Duration),
     ) -> Result<Sample, String> {
-        let measured = self.try_measure(way, connections, size, times);
+        let measured = self.try_measure(way, load, times);
         self.server.rest();
         measured.map_err(|error| self.server.explain(error))
     }
 
-    fn try_measure(
-        &mut self,
-        way: &Way,
-        connections: u32,
-        size: u32,
-        times: (Duration, Duration),
-    ) -> Result<Sample, String> {
+    fn try_measure(&mut self, way: &Way, load: Load, times: (Duration, Duration)) -> Result<Sample, String> {
         if let Some(stack) = self.rig.server_stack() {
+            if self.context != way.context {
+                poll_in(stack, way.context, self.cpus.server)?;
+                self.context = way.context;
+            }
             set_knobs(stack, way)?;
         }
         self.server.wait_as(way);
-        self.server.orders.size.store(size as usize, Ordering::Relaxed);
-        self.resize(connections as usize)?;
+        self.server.orders.size.store(load.size as usize, Ordering::Relaxed);
+        self.resize(load.connections as usize)?;
         let threads = self.rig.server_threads(self.server.tid);
         let mut usage = Vec::with_capacity(2);
         let mut look = || usage.push(Usage::of(&threads));
-        let outcome = self.client.run(size as usize, stride(connections), times, &mut look)?;
+        let outcome = self.client.run(load, times, &mut look)?;
         let [begin, end] = usage[..] else { return Err("it was not measured".into()) };
         let cpu = (end - begin).cpu_ns as f64;
         let qps = outcome.answered as f64 / outcome.seconds;
@@ -250,6 +274,33 @@ pub(super) fn set_knobs(stack: &softnet::Stack, way: &Way) -> Result<(), String>
     Ok(())
 }
 
+/// Has the stack poll in `context`, by threads that are bound to `cpu`.
+fn poll_in(stack: &softnet::Stack, context: Context, cpu: usize) -> Result<(), String> {
+    let view = stack.view();
+    for napi in view.napis() {
+        view.set(Set { target: Target::Napi(napi.id), threaded: context }).map_err(text)?;
+    }
+    let mut cpus = CpuSet::new();
+    cpus.set(cpu);
+    let until = Instant::now() + Duration::from_secs(10);
+    let workers = loop {
+        let workers = view.workers();
+        let there = workers.iter().any(|worker| worker.context == context);
+        if there && workers.iter().all(|worker| worker.tid != 0) {
+            break workers;
+        }
+        if Instant::now() > until {
+            return Err(format!("no thread polls in the context {context}"));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    for worker in workers {
+        // One that ended meanwhile polls no more.
+        let _ = sched_setaffinity(Pid::from_raw(worker.tid), &cpus);
+    }
+    Ok(())
+}
+
 impl TcpRr {
     pub(in crate::bench) fn run(&self) -> Result<Report, String> {
         let cpus = Cpus::new(self.common.cpu)?;
@@ -266,7 +317,10 @@ impl TcpRr {
         if let Some(unknown) = self.cases.iter().find(|name| WAYS.iter().all(|way| way.name != **name)) {
             return Err(format!("--case {unknown}: there are {}", WAYS.map(|way| way.name).join(", ")));
         }
-        let wanted = |way: &Way| self.cases.is_empty() || self.cases.iter().any(|name| name == way.name);
+        let wanted = |way: &Way| match self.cases.is_empty() {
+            true => way.context == Context::Softirq,
+            false => self.cases.iter().any(|name| name == way.name),
+        };
         let bed = |rig: Rig, way: &Way| Ok::<_, String>(RefCell::new(Bed::new(rig, cpus, way)?));
         let mut mem = None;
         if self.device != Device::Xdp && WAYS.iter().any(|way| !way.kernel() && wanted(way)) {
@@ -303,11 +357,12 @@ impl TcpRr {
                             _ => beds.iter().find(|(side, _)| *side == way.server).map(|(_, bed)| bed),
                         };
                         let Some(bed) = of else { continue };
+                        let load = Load { connections: *n, size: *size, rate: None };
                         let row = Row::new(
                             way.name,
                             vec![("device", json!(device)), ("connections", json!(n)), ("size", json!(size))],
                         );
-                        let measure = move || bed.borrow_mut().measure(way, *n, *size, times);
+                        let measure = move || bed.borrow_mut().measure(way, load, times);
                         cases.push(Case { row, measure: Box::new(measure) });
                     }
                 }

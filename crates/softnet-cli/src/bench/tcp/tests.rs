@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::churn::Churn;
 use super::rig::{Ends, Rig, addresses};
-use super::ways::{BASE, FULLBUSY, SUSPEND20};
+use super::ways::{BASE, FULLBUSY, SUSPEND20, THREADED, WORKQUEUE};
 use super::{Cpus, conn, idle, rr, stream};
 use crate::bench::cpus;
 use crate::bench::report::Sample;
@@ -39,7 +39,7 @@ fn requests_are_answered_whatever_their_size_and_number() {
         // On a busy machine no response may fall into a short time.
         let (warm_up, mut time) = TIMES;
         let sample = loop {
-            let sample = bed.measure(way, connections, size, (warm_up, time));
+            let sample = bed.measure(way, rr::Load { connections, size, rate: None }, (warm_up, time));
             let sample = sample.unwrap_or_else(|e| panic!("{} of {connections} × {size}: {e}", way.name));
             if figure(&sample, "qps") > 0.0 {
                 break sample;
@@ -47,6 +47,21 @@ fn requests_are_answered_whatever_their_size_and_number() {
             time *= 4;
         };
         assert!(figure(&sample, "p50_us") > 0.0, "{sample:?}");
+    }
+}
+
+/// Requests by the clock, in every context; what is asked for is answered.
+#[test]
+fn blocks_are_asked_for_at_a_rate() {
+    let mut bed = rr::Bed::new(rig(), some_cpus(), &BASE).unwrap();
+    for way in [&THREADED, &WORKQUEUE, &BASE] {
+        for size in [4 << 10, 1 << 20] {
+            let load = rr::Load { connections: 8, size, rate: Some(100.0) };
+            let sample = bed
+                .measure(way, load, (TIMES.0, TIMES.1 * 3))
+                .unwrap_or_else(|e| panic!("{}: {e}", way.name));
+            assert!(figure(&sample, "p50_us") > 0.0, "{}: {sample:?}", way.name);
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use softnet::config::Knobs;
+use softnet::config::{Context, Knobs};
 use softnet::net::EpollParams;
 
 /// What serves.
@@ -21,6 +21,8 @@ pub(super) enum Side {
 pub(super) struct Way {
     pub(super) name: &'static str,
     pub(super) server: Side,
+    /// In which context softnet polls.
+    pub(super) context: Context,
     busy_poll_usecs: Option<u32>,
     napi_defer_hard_irqs: u64,
     /// In µs.
@@ -33,6 +35,7 @@ pub(super) struct Way {
 pub(super) const BASE: Way = Way {
     name: "base",
     server: Side::Softnet,
+    context: Context::Softirq,
     busy_poll_usecs: None,
     napi_defer_hard_irqs: 0,
     gro_flush_timeout: 0,
@@ -57,6 +60,12 @@ pub(super) const FULLBUSY: Way = Way {
     gro_flush_timeout: 5000,
     ..BASE
 };
+
+/// A thread of the ordinary policy polls.
+pub(super) const THREADED: Way = Way { name: "threaded", context: Context::Threaded, ..BASE };
+
+/// A pool of such threads does.
+pub(super) const WORKQUEUE: Way = Way { name: "workqueue", context: Context::Workqueue, ..BASE };
 
 /// The kernel's server sleeps in `epoll_wait`.
 pub(super) const KERNEL: Way = Way { name: "kernel", server: Side::Kernel, ..BASE };

@@ -30,6 +30,9 @@ pub struct Env<'a> {
     pub room: Room,
     /// Bytes of this stack that wait before the device with this index.
     pub backlog: &'a dyn Fn(u16) -> u64,
+    /// So many bytes are about to wait there: whether they are in `backlog` from now on, as long as they are in
+    /// [`Effects::reserved`](super::Effects::reserved).
+    pub reserve: &'a dyn Fn(u16, u64) -> bool,
     /// The shard's part of `tcp_max_tw_buckets`.
     pub max_time_waits: usize,
     /// The shard's part of `tcp_max_orphans`.

@@ -45,7 +45,18 @@ impl Output for Host<'_> {
     fn send(&mut self, emit: &Emit) -> bool {
         self.way();
         let Some(way) = &self.route else { return false };
-        send(self.ctx, way, (&self.flow, self.marks), emit, Some(self.tx), self.out)
+        let (before, dev) = (self.out.bytes, way.device());
+        let sent = send(self.ctx, way, (&self.flow, self.marks), emit, Some(self.tx), self.out);
+        let bytes = self.out.bytes - before;
+        // Another thread's connection that looks at this moment is not to find room that is taken.
+        if bytes > 0 && (self.env.reserve)(dev, bytes) {
+            self.out.bytes = before;
+            match self.out.reserved.last_mut() {
+                Some((to, all)) if *to == dev => *all += bytes,
+                _ => self.out.reserved.push((dev, bytes)),
+            }
+        }
+        sent
     }
 
     fn backlog(&mut self) -> u64 {
@@ -109,5 +120,92 @@ pub(super) fn reason(why: Why) -> DropReason {
         Why::TcpReqQFullDrop => DropReason::TcpReqQFull,
         Why::TcpDeferAccept => DropReason::TcpRequest,
         Why::NoSocket => DropReason::IpNoProto,
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use std::cell::Cell;
+
+    use softnet_tcp::{Config, Seq};
+
+    use super::*;
+    use crate::fold::FoldKey;
+    use crate::ip::pmtu::{PmtuCache, PmtuParams};
+    use crate::ip::tables::Tables;
+    use crate::ip::testing::context;
+    use crate::siphash::SipKey;
+    use crate::sock::key::mapped;
+    use crate::sock::{Binder, SockMem};
+
+    /// One connection has sent, and what it sent is not on the TX queue yet: another thread's connection
+    /// finds it there all the same, until it was put there.
+    #[test]
+    fn what_is_about_to_wait_is_seen_by_others() {
+        let mut ctx = context();
+        let (cfg, key) = (Config::default(), FoldKey::new([1, 2]));
+        let (tables, pmtu) = (Tables::new(key), PmtuCache::new(PmtuParams::default(), key));
+        let (binder, secret) = (Binder::new(ctx.region().clone(), 4, 7), SipKey::new([3, 4]));
+        let (queued, reserved) = (Cell::new(300), Cell::new(0));
+        let shaped = Cell::new(true);
+        let env = Env {
+            now: 0,
+            cfg: &cfg,
+            tables: &tables,
+            key: &secret,
+            paths: pmtu.paths(),
+            sockets: binder.sockets(),
+            napi_id: 0,
+            room: SockMem::new(1024).room(0),
+            backlog: &|_| queued.get() + reserved.get(),
+            reserve: &|_, bytes| {
+                reserved.set(reserved.get() + if shaped.get() { bytes } else { 0 });
+                shaped.get()
+            },
+            max_time_waits: 1,
+            max_orphans: 1,
+        };
+        let (local, remote) = (mapped(0x0a00_0001), mapped(0x0a00_0002));
+        let flow = Flow { local, remote, lport: 1, rport: 2, protocol: 6 };
+        let route = Route { next: NextHop::Device(3, [0; 14]), src: local, mtu: 1500 };
+        let mut outs = [Effects::default(), Effects::default()];
+        let mut queues = [SendQueue::new(Seq(1)), SendQueue::new(Seq(1))];
+        let mut run = |ctx: &mut SoftnetData, i: usize, sends: bool| {
+            let (mut rx, mut ooo) = (RecvQueue::default(), 0);
+            let mut host = Host {
+                ctx,
+                env: &env,
+                out: &mut outs[i],
+                flow,
+                marks: Marks::default(),
+                tx: &mut queues[i],
+                rx: &mut rx,
+                ooo: &mut ooo,
+                route: Some(route),
+                throttled: false,
+                time_wait: None,
+            };
+            let emit = Emit { seq: Seq(1), len: 1000, mss: 1000, ..Emit::default() };
+            if sends {
+                host.tx.push(host.ctx, &[7; 1000]);
+                assert!(host.send(&emit));
+            }
+            host.backlog()
+        };
+        assert_eq!(run(&mut ctx, 0, true), 1300, "its own");
+        assert_eq!(run(&mut ctx, 1, false), 1300, "and another's");
+        // Where nothing is shaped each knows its own alone, and no one pays for others.
+        shaped.set(false);
+        assert_eq!(run(&mut ctx, 1, true), 2300);
+        assert_eq!(run(&mut ctx, 0, false), 1300);
+        assert_eq!((outs[0].reserved.as_slice(), outs[0].bytes), (&[(3, 1000)][..], 0));
+        assert_eq!((outs[1].reserved.as_slice(), outs[1].bytes), (&[][..], 1000));
+        for (out, queue) in outs.iter_mut().zip(&mut queues) {
+            while let Some(skb) = out.send.pop_front() {
+                ctx.free_skb(skb);
+            }
+            queue.clear(&mut ctx);
+        }
+        ctx.drain();
     }
 }

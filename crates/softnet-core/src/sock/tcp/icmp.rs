@@ -1,16 +1,20 @@
-//! What ICMP says of segments that were sent (RFC 5927, RFC 9293 3.9.2.2).
+//! What is said of segments that were sent: by ICMP (RFC 5927, RFC 9293 3.9.2.2), and by this host's own
+//! TX queues of what they dropped.
 //!
-//! The slow path reads the message, and the holder of the connection's shard believes it if what it
+//! The slow path reads an ICMP message, and the holder of the connection's shard believes it if what it
 //! quotes is in flight.
 
-use softnet_tcp::Seq;
 use softnet_tcp::conn::{Error, PathFloor};
+use softnet_tcp::{Segment, Seq};
 
 use super::super::key::{Flow, is_v4};
 use super::env::Env;
 use super::output::{Effects, mss_of};
+use super::packet::of_sent;
 use super::shard::Shard;
 use crate::SoftnetData;
+use crate::ip::v4::header::protocol;
+use crate::skb::{DropReason, Flags, Skb};
 
 /// A message about a segment that was sent, or is said to have been.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +39,46 @@ pub enum News {
         /// Bytes of the packet from the IP header on.
         len: u16,
     },
+    /// It never left: there was no room before the device, or on its ring.
+    Dropped {
+        /// Its sequence numbers: payload and FIN.
+        len: u32,
+    },
+}
+
+impl Told {
+    /// What the connection of a packet of this host is to be told that was dropped before it left, for
+    /// `reason`; `None` if there is no such connection, or none that would send it again.
+    #[cold]
+    pub fn dropped(skb: &Skb, reason: DropReason) -> Option<Told> {
+        use DropReason::{FullRing, QdiscBurstDrop, QdiscDrop, QdiscOverlimit};
+        let head = skb.head();
+        let full = matches!(reason, FullRing | QdiscBurstDrop | QdiscDrop | QdiscOverlimit);
+        if !full || head.flags & Flags::ORIGINATED == 0 || head.protocol != protocol::TCP {
+            return None;
+        }
+        let (l3, l4) = (usize::from(head.l3), usize::from(head.l4));
+        let (flow, seq) = of_sent(skb.data().get(l3..)?, head.dev)?;
+        let tcp = skb.data().get(l4..)?;
+        let header = Segment::header_len(tcp).ok()?;
+        let segment = Segment::parse(tcp.get(..header)?).ok()?;
+        let payload = skb.len().checked_sub(l4 + header)? as u32;
+        let len = payload + u32::from(segment.flags.any(softnet_tcp::Flags::FIN));
+        (len > 0).then_some(Told { flow, seq, what: News::Dropped { len } })
+    }
+
+    /// Takes in what `next` says, if that is of the numbers which follow.
+    pub fn extend(&mut self, next: &Told) -> bool {
+        match (&mut self.what, next.what) {
+            (News::Dropped { len }, News::Dropped { len: more })
+                if self.flow == next.flow && self.seq + *len == next.seq && *len + more < 1 << 30 =>
+            {
+                *len += more;
+                true
+            }
+            _ => false,
+        }
+    }
 }
 
 impl Shard {
@@ -52,6 +96,10 @@ impl Shard {
                 let floor = if is_v4(remote) { PathFloor::Ipv4 } else { PathFloor::Ipv6 };
                 let mss = mss_of(mtu.min(u16::MAX.into()) as u16, remote);
                 conn.path_mss_changed(cx, told.seq, mss, floor)
+            }
+            News::Dropped { len } => {
+                conn.local_drop(cx, told.seq, len);
+                false
             }
         });
         shorter.unwrap_or(false)

@@ -28,8 +28,10 @@ const TCP_LEN: u16 = 20;
 pub struct Effects {
     /// Packets that leave, each by the device that its head names.
     pub send: SkbList,
-    /// Bytes in `send`.
+    /// Bytes in `send` that are not reserved.
     pub bytes: u64,
+    /// Bytes in `send` that others know of, by device, to be given up when they have left `send`.
+    pub reserved: Vec<(u16, u64)>,
     /// Packets of no connection, whose order does not matter: answers to SYNs, resets, what TIME-WAIT
     /// says. They may wait until no shard is held, and leave together.
     pub loose: SkbList,

@@ -149,6 +149,7 @@ impl World {
             napi_id: 0,
             room: SockMem::new(16384).room(0),
             backlog: &|_| 0,
+            reserve: &|_, _| false,
             max_time_waits: 64,
             max_orphans: 64,
         };

@@ -47,6 +47,8 @@ struct World {
     path_mss: u16,
     /// Packets that are lost, by number.
     lose: fn(usize) -> bool,
+    /// Their connection is told, as a TX queue does that has no room.
+    tells: bool,
     sent: usize,
     out: Effects,
 }
@@ -67,6 +69,7 @@ macro_rules! enter {
             napi_id: world.napi_id,
             room: world.room,
             backlog: &|_| 0,
+            reserve: &|_, _| false,
             max_time_waits: 2,
             max_orphans: 2,
         };
@@ -97,6 +100,7 @@ impl World {
             room: SockMem::new(1 << 20).room(0),
             path_mss: 1460,
             lose: |_| false,
+            tells: false,
             sent: 0,
             out: Effects::default(),
             ctx,
@@ -143,7 +147,11 @@ impl World {
         while let Some(skb) = self.out.local.pop_front() {
             self.sent += 1;
             if (self.lose)(self.sent) {
+                let told = Told::dropped(&skb, DropReason::FullRing).filter(|_| self.tells);
                 self.ctx.free(skb, DropReason::FullRing);
+                if let Some(told) = told {
+                    enter!(self, |shard, ctx, env, _listeners, out| shard.told(ctx, env, &told, out));
+                }
                 continue;
             }
             let packet = packet::read(&skb).unwrap();
@@ -490,6 +498,73 @@ fn icmp_is_believed_about_what_is_in_flight() {
     assert_eq!(world.read(server, 10_000).unwrap().len(), 5000);
     let info = enter!(&mut world, |shard, _ctx, env, _listeners, _out| shard.info(env, client).unwrap());
     assert!(info.info.send.snd_mss <= 560, "{:?}", info.info.send);
+    world.end();
+}
+
+/// The last packets of each burst find no room before the device: they go again within the 10 ms in which
+/// a connection looks again, and none waits for a time-out, or for a tail-loss probe.
+#[test]
+fn what_a_queue_drops_its_connection_sends_again() {
+    let mut world = World::new();
+    let of = world.listen(5);
+    let [client, server] = world.pair(of, 1000);
+    world.tells = true;
+    world.lose = |n| n % 3 == 0;
+    let data: Vec<u8> = (0..200_000).map(byte).collect();
+    let (mut written, mut read) = (0, Vec::new());
+    for _ in 0..2000 {
+        if let Ok(n) = world.write(client, &data[written..data.len().min(written + 30_000)]) {
+            written += n;
+        }
+        match world.read(server, 100_000) {
+            Ok(bytes) => read.extend(bytes),
+            Err(error) => assert_eq!(error, CallError::WouldBlock),
+        }
+        if read.len() == data.len() {
+            break;
+        }
+        world.wait(1_000_000);
+    }
+    assert_eq!(read, data);
+    let send = world.shard.counters.send;
+    assert!(send.retrans_segs > 0, "{send:?}");
+    assert_eq!((send.tcp_timeouts, send.tcp_loss_probes), (0, 0), "{send:?}");
+    world.lose = |_| false;
+    world.end();
+}
+
+/// Of a packet that is dropped a connection is told what it numbers, if it would send that again, and
+/// that is the discipline's doing, or the ring's.
+#[test]
+fn what_is_told_of_a_drop() {
+    let mut world = World::new();
+    let of = world.listen(5);
+    let [client, _] = world.pair(of, 1000);
+    let una = world.shard.sock(client).unwrap().tx_base();
+    enter!(&mut world, |shard, ctx, env, _listeners, out| {
+        shard.write(ctx, env, client, (&[7; 5000], false), out).unwrap();
+    });
+    let skb = world.out.local.pop_front().unwrap();
+    let told = |reason| Told::dropped(&skb, reason);
+    let mut first = told(DropReason::QdiscOverlimit).unwrap();
+    let News::Dropped { len } = first.what else { panic!("{first:?}") };
+    assert_eq!((first.flow.lport, first.seq), (1000, una));
+    assert_eq!(usize::from(len >= 1448), 1, "a run, or its first segment: {len}");
+    assert_eq!(told(DropReason::QdiscLoss), None, "that is a network's loss");
+    assert_eq!(told(DropReason::Shutdown), None);
+    // What follows is taken in, what does not is not.
+    let next = Told { seq: una + len, ..first };
+    assert!(first.extend(&next) && first.what == News::Dropped { len: 2 * len });
+    assert!(!first.extend(&next));
+    world.ctx.free(skb, DropReason::FullRing);
+    world.deliver();
+    // An ACK is not sent again.
+    world.wait(1_000_000_000);
+    let ack = enter!(&mut world, |shard, ctx, env, _listeners, out| {
+        shard.read(ctx, env, client, &mut [0; 1], out).unwrap_err()
+    });
+    assert_eq!(ack, CallError::WouldBlock);
+    world.close(client);
     world.end();
 }
 

@@ -74,7 +74,12 @@ impl Bench {
         };
         let queues = (0..QUEUES).map(queue).collect();
         let xps = XpsMaps::new(QUEUES, cpus, rxqs).unwrap();
-        Bench { tx: DevTx { queues, single: AtomicBool::new(single), xps }, ctx, sent, frames }
+        Bench {
+            tx: DevTx { queues, single: AtomicBool::new(single), shaped: AtomicBool::new(false), xps },
+            ctx,
+            sent,
+            frames,
+        }
     }
 
     /// Sends packets `ids` on CPU 1: by which queue each left.

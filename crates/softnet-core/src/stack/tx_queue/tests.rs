@@ -4,7 +4,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
 use super::*;
-use crate::skb::{CacheSizes, HEADROOM, HeapMemory};
+use crate::skb::{CacheSizes, Flags, HEADROOM, HeapMemory};
 
 /// Marks the child process of a test.
 const CHILD: &str = "SOFTNET_TEST_CHILD";
@@ -40,17 +40,25 @@ impl TxQueue for Broken {
 }
 
 /// No thread waits.
-struct Nothing;
+#[derive(Default)]
+struct Nothing {
+    /// Packets whose senders were told that there was no room.
+    told: AtomicUsize,
+}
 
 impl TxWake for Nothing {
     fn run_at(&self, _: u64) {}
     fn made_room(&self) {}
+    fn dropped(&self, _: &Skb, reason: DropReason) {
+        assert_eq!(reason, DropReason::FullRing);
+        self.told.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 fn queue(breaks: bool) -> (Arc<NetdevQueue<Nothing>>, SoftnetData) {
     let memory = Box::new(HeapMemory::new(Region::bytes(64, 64)));
     let region = Region::new(memory, 64, 64).unwrap();
-    let queue = NetdevQueue::new(&region, 0, None, Box::new(Broken(breaks)), 8, Nothing);
+    let queue = NetdevQueue::new(&region, 0, None, Box::new(Broken(breaks)), 8, Nothing::default());
     (Arc::new(queue), SoftnetData::new(region, CacheSizes::default()))
 }
 
@@ -81,6 +89,30 @@ fn a_panic_under_ownership_ends_the_process() {
     let said = String::from_utf8_lossy(&child.stderr);
     assert_eq!(child.status.signal(), Some(SIGABRT), "{said}");
     assert!(said.contains("which is a bug in softnet; ending the process"), "{said}");
+}
+
+/// What is handed over to an owner waits before the device as what is queued does; what finds no room its
+/// sender is told of.
+#[test]
+fn what_is_handed_over_is_counted_and_what_is_dropped_told() {
+    let (queue, mut ctx) = queue(false);
+    let guard = queue.own();
+    for (flags, expected) in [(Flags::ORIGINATED, 60), (0, 60), (Flags::ORIGINATED, 120)] {
+        let frame = ctx.alloc_frame().unwrap();
+        let mut skb = ctx.build_skb(frame, HEADROOM, 60).unwrap_or_else(|_| panic!("no head"));
+        skb.head_mut().flags = flags;
+        let mut batch = Batch::new();
+        batch.push(skb).unwrap();
+        assert_eq!(queue.xmit(&mut ctx, 0, Origin::Forwarded, &mut batch), Sent::Deferred);
+        assert_eq!(queue.ring().local_backlog(), expected);
+    }
+    let mut to_free = ToFree::new();
+    guard.finish(&mut XmitContext { ctx: &mut ctx, now: 0 }, 0, &mut to_free);
+    queue.let_go(&mut ctx, &mut to_free);
+    assert_eq!(queue.ring().local_backlog(), 0);
+    assert_eq!(queue.wake().told.load(Ordering::Relaxed), 3, "the ring takes nothing");
+    queue.close(&mut ctx);
+    ctx.drain();
 }
 
 /// It panicked for a reason of its own, and one of its destructors sends.

@@ -234,6 +234,7 @@ impl Housekeeper {
         }
         layout.change(built, &live.tx.queues, &live.params, &mut self.ctx, now);
         live.tx.single.store(single, Ordering::Relaxed);
+        live.tx.shaped.store(layout.is_shaped(), Ordering::Relaxed);
         *settings = next;
         self.ctx.drain();
         Ok(())

@@ -13,6 +13,7 @@
 //! Invariant: when no thread holds a shard nothing is left in it, and its first deadline is one that the
 //! timer thread knows.
 
+mod drops;
 mod listeners;
 mod timer;
 
@@ -39,6 +40,7 @@ use softnet_tcp::{Config, Counters};
 
 use super::StackInner;
 use crate::util::lock;
+pub(crate) use drops::LocalDrops;
 pub(crate) use listeners::Listening;
 use listeners::{Finder, ListenTable};
 use timer::Timers;
@@ -89,6 +91,7 @@ pub(crate) struct TcpTable {
     pub(crate) walker: Mutex<PortWalker>,
     listeners: ListenTable,
     timers: Timers,
+    drops: Arc<LocalDrops>,
     /// What came by the slow path, whose lock is not held by a thread that takes a shard's.
     late: Mutex<Late>,
 }
@@ -110,6 +113,7 @@ impl TcpTable {
             let (guarded, due) = (PiMutex::new(Guarded { shard, left: receiver }), AtomicU64::new(u64::MAX));
             ShardLock { guarded, left: sender, due }
         });
+        let timers = Timers::new()?;
         Ok(TcpTable {
             shards: shards.collect(),
             parting: Parting::new(FoldKey::new([random(), random()]), SHARDS),
@@ -117,7 +121,8 @@ impl TcpTable {
             key: SipKey::new([random(), random()]),
             walker: Mutex::default(),
             listeners: ListenTable::default(),
-            timers: Timers::new()?,
+            drops: Arc::new(LocalDrops::new(timers.alarm())),
+            timers,
             late: Mutex::default(),
         })
     }
@@ -135,6 +140,11 @@ impl TcpTable {
     /// How many shards there are.
     pub(crate) fn shards(&self) -> usize {
         self.shards.len()
+    }
+
+    /// Where what TX queues dropped is told.
+    pub(crate) fn drops(&self) -> &Arc<LocalDrops> {
+        &self.drops
     }
 
     /// The listeners.
@@ -266,12 +276,25 @@ impl TcpTable {
         let backlog = |dev: u16| {
             let netdev = caller.shared.netdevs.get(usize::from(dev));
             netdev
-                .and_then(|netdev| Some(netdev.device.live.load().as_deref()?.tx.local_backlog()))
+                .and_then(|netdev| {
+                    let reserved = netdev.device.reserved.load(Ordering::Relaxed);
+                    Some(netdev.device.live.load().as_deref()?.tx.local_backlog() + reserved)
+                })
                 .unwrap_or(0)
+        };
+        let reserve = |dev: u16, bytes: u64| {
+            let Some(netdev) = caller.shared.netdevs.get(usize::from(dev)) else { return false };
+            let live = netdev.device.live.load();
+            let shaped = live.as_deref().is_some_and(|live| live.tx.shaped.load(Ordering::Relaxed));
+            if shaped {
+                netdev.device.reserved.fetch_add(bytes, Ordering::Relaxed);
+            }
+            shaped
         };
         let mut env = Env {
             now: shard.begin(now),
             backlog: &backlog,
+            reserve: &reserve,
             cfg: &self.cfg,
             tables: caller.tables,
             key: &self.key,
@@ -299,6 +322,11 @@ impl TcpTable {
         sockets.holds(before, shard.frames());
         self.transmit(ctx, caller, &mut out.send);
         out.bytes = 0;
+        for (dev, bytes) in out.reserved.drain(..) {
+            if let Some(netdev) = caller.shared.netdevs.get(usize::from(dev)) {
+                netdev.device.reserved.fetch_sub(bytes, Ordering::Relaxed);
+            }
+        }
         let due = shard.next_deadline();
         // Before the timer thread's deadline is looked at: that thread writes that one first, and then
         // looks at this one.
@@ -467,6 +495,7 @@ impl TcpTable {
             resolve(caller.shared, ctx, unresolved);
         }
         self.take_note(ctx, caller, told);
+        self.take_note(ctx, caller, self.drops.take());
         let mut batch = Batch::new();
         while let Some(skb) = late.pop_front() {
             batch.push(skb).unwrap_or_else(|skb| ctx.free(skb, DropReason::SocketBacklog));

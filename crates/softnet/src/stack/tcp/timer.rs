@@ -21,9 +21,23 @@ const SLACK: u64 = 500_000;
 /// Packets that hooks made and that wait for the slow path.
 const MADE: usize = 256;
 
+/// Wakes the thread, wherever it is kept.
+#[derive(Clone)]
+pub(super) struct Alarm {
+    due: Arc<AtomicU64>,
+    waker: Arc<Waker>,
+}
+
+impl Alarm {
+    pub(super) fn wake(&self) {
+        self.due.store(0, Ordering::SeqCst);
+        self.waker.wake();
+    }
+}
+
 /// See the module.
 pub(super) struct Timers {
-    due: AtomicU64,
+    due: Arc<AtomicU64>,
     waker: Arc<Waker>,
     thread: Mutex<Option<JoinHandle<()>>>,
     stop: Arc<AtomicBool>,
@@ -34,7 +48,7 @@ pub(super) struct Timers {
 impl Timers {
     pub(super) fn new() -> io::Result<Self> {
         Ok(Timers {
-            due: AtomicU64::new(u64::MAX),
+            due: Arc::new(AtomicU64::new(u64::MAX)),
             waker: Arc::new(Waker::new()?),
             thread: Mutex::default(),
             stop: Arc::default(),
@@ -51,8 +65,11 @@ impl Timers {
 
     /// Wakes the thread for something else.
     pub(super) fn wake(&self) {
-        self.due.store(0, Ordering::SeqCst);
-        self.waker.wake();
+        self.alarm().wake();
+    }
+
+    pub(super) fn alarm(&self) -> Alarm {
+        Alarm { due: self.due.clone(), waker: self.waker.clone() }
     }
 
     /// Keeps what hooks made for the slow path. Returns whether there is no room.
