@@ -109,6 +109,12 @@ pub trait Qdisc: Send {
     /// Whether a packet may pass by, when nothing is queued.
     fn can_bypass(&self) -> bool;
 
+    /// Whether what is queued waits for its turn: so that local senders are to send less. Not what is only
+    /// late (Linux `skb_orphan_partial`).
+    fn holds_back(&self) -> bool {
+        true
+    }
+
     /// Puts everything queued on `to_free`, for `reason`.
     fn reset(&mut self, reason: DropReason, to_free: &mut ToFree);
 

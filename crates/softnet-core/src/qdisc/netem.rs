@@ -152,6 +152,11 @@ impl Qdisc for Netem {
         false
     }
 
+    /// It stands for a path, on which much is under way.
+    fn holds_back(&self) -> bool {
+        false
+    }
+
     fn reset(&mut self, reason: DropReason, to_free: &mut ToFree) {
         while let Some(Reverse(Held { skb, .. })) = self.heap.pop() {
             self.stats.unqueued(pkt_len(&skb));

@@ -301,7 +301,7 @@ impl<R> Root<R> {
 fn enqueue(qdisc: &mut dyn Qdisc, local: &mut u64, skb: Skb, now: u64, to_free: &mut ToFree) -> Verdict {
     let bytes = own_len(&skb);
     let verdict = qdisc.enqueue(skb, now, to_free);
-    if bytes > 0 && verdict != Verdict::Drop {
+    if bytes > 0 && verdict != Verdict::Drop && qdisc.holds_back() {
         *local += bytes;
     }
     verdict

@@ -70,8 +70,11 @@ pub trait Output {
     }
 
     /// Too many wait there for the connection to add to them. It has some in flight, so that an ACK, or
-    /// a time-out, has it look again; the host may call [`flush`](Conn::flush) sooner.
+    /// a time-out, has it look again; the host may call [`flush`](Conn::flush) sooner, as when some have left.
     fn throttled(&mut self) {}
+
+    /// Some found no room there just now: the host calls [`flush`](Conn::flush) in a while.
+    fn held(&mut self) {}
 
     /// The first `bytes` of what is queued have arrived: the host forgets them.
     fn acked(&mut self, bytes: u32);

@@ -47,6 +47,16 @@ impl ConnOptions {
         self.tuned.user_mss.map_or(path_mss, |user| user.min(path_mss))
     }
 
+    /// Its congestion control.
+    fn control(&self, cfg: &Config) -> CongestionControl {
+        self.congestion.unwrap_or(cfg.tcp_congestion_control)
+    }
+
+    /// Whether that lives by ECN (Linux `tcp_ca_needs_ecn`).
+    pub(crate) fn needs_ecn(&self, cfg: &Config) -> bool {
+        self.control(cfg) == CongestionControl::Dctcp
+    }
+
     /// The receive window before a handshake.
     pub(crate) fn window(&self, cfg: &Config, advmss: u16) -> RecvWindow {
         let buf = self.rcvbuf.unwrap_or(cfg.tcp_rmem[1]);
@@ -88,7 +98,7 @@ struct Start {
 
 impl<H> Conn<H> {
     fn start<O>(cx: &Cx<'_, O>, options: &ConnOptions, start: Start) -> Conn<H> {
-        let congestion = options.congestion.unwrap_or(cx.cfg.tcp_congestion_control);
+        let congestion = options.control(cx.cfg);
         let init = SenderInit { nxt: start.nxt, mss: start.peer_mss, congestion, cubic: options.cubic };
         let mut flags = options.flags;
         flags |= if options.sndbuf.is_some() { ConnFlags::SNDBUF_LOCKED } else { 0 };

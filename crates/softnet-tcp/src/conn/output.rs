@@ -52,7 +52,7 @@ impl<H> Conn<H> {
         }
         if self.is(ConnFlags::HELD) {
             self.set(ConnFlags::HELD, false);
-            cx.out.throttled();
+            cx.out.held();
             self.set(ConnFlags::DIRTY, true);
             return;
         }
@@ -61,9 +61,12 @@ impl<H> Conn<H> {
             let Some(mut transmit) = self.tx.next(&mut cx.send(), &limits) else { break };
             let again = transmit.kind == Kind::Retransmit;
             let limit = self.tx.queue_limit(cx.cfg, transmit.payload(), again);
-            // Only what is limited asks: the host looks for the way there.
-            if limit.is_some_and(|limit| cx.out.backlog() >= limit) {
+            // Of what others have waiting there nothing is the connection's. Only what is limited asks: the
+            // host looks for the way there.
+            let in_flight = u64::from(self.tx.nxt() - self.tx.una());
+            if limit.is_some_and(|limit| in_flight >= limit && cx.out.backlog() >= limit) {
                 cx.out.throttled();
+                self.tx.end_run(&mut cx.send(), &limits, false);
                 self.set(ConnFlags::DIRTY, true);
                 return;
             }
@@ -82,7 +85,7 @@ impl<H> Conn<H> {
 
     /// The `len` sequence numbers from `seq` on were sent and never left: this host dropped them, since what
     /// waits before the device is too long. The window is reduced, and they are sent again when an ACK comes
-    /// or the host [asks](Output::throttled) anew; a [`flush`](Self::flush) follows.
+    /// or the host [asks](Output::held) anew; a [`flush`](Self::flush) follows.
     pub fn local_drop<O: Output<Handle = H>>(&mut self, cx: &mut Cx<'_, O>, seq: Seq, len: u32) {
         if matches!(self.state, State::SynSent | State::SynReceived | State::Closed) {
             return;

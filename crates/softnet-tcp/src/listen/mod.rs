@@ -306,7 +306,7 @@ impl Listener {
             rcv_wscale: window_scale.map_or(0, |_| self.options.window(cx.cfg, advmss).scale),
             window: u32::from(segment.window) << window_scale.unwrap_or(0),
             sack: told.is_some_and(|told| told.sack),
-            ecn: told.is_some_and(|told| told.ecn) && cx.cfg.tcp_ecn != 0,
+            ecn: told.is_some_and(|told| told.ecn) && (cx.cfg.tcp_ecn != 0 || self.options.needs_ecn(cx.cfg)),
             rtt: None,
             retransmitted: false,
         })

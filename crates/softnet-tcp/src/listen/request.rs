@@ -90,8 +90,10 @@ impl Request {
         let win = options.window(cx.cfg, advmss);
         let ts = offered.timestamps.filter(|_| cx.cfg.tcp_timestamps != 0);
         let wscale = offered.window_scale.filter(|_| cx.cfg.tcp_window_scaling);
-        // RFC 3168 6.1.1: a SYN with ECE and CWR asks for ECN.
-        let ecn = cx.cfg.tcp_ecn != 0 && segment.flags.all(Flags::ECE | Flags::CWR) && !segment.ce;
+        // RFC 3168 6.1.1: a SYN with ECE and CWR asks for ECN. DCTCP lives by it, whatever `tcp_ecn` says, and
+        // its SYNs may be marked (RFC 8257 section 3.1, Linux `tcp_ecn_create_request`).
+        let agrees = cx.cfg.tcp_ecn != 0 && !segment.ce || options.needs_ecn(cx.cfg);
+        let ecn = agrees && segment.flags.all(Flags::ECE | Flags::CWR);
         let sack = offered.sack_permitted && cx.cfg.tcp_sack;
         let default = DEFAULT_MSS[usize::from(tuple.local.to_canonical().is_ipv6())];
         let flag = |on: bool, bit| if on { bit } else { 0 };

@@ -369,7 +369,7 @@ impl Sender {
     }
 
     /// The end of a run of output.
-    fn end_run(&mut self, cx: &mut Cx<'_>, limits: &Limits, deferred: bool) {
+    pub(crate) fn end_run(&mut self, cx: &mut Cx<'_>, limits: &Limits, deferred: bool) {
         let sent = std::mem::take(&mut self.sent_in_run);
         let limited = deferred || self.in_flight() >= self.window.cwnd;
         let unsent = limits.write_seq.after(self.nxt);

@@ -2,7 +2,8 @@
 //! leaves in one run (`tcp_tso_autosize`). When a paced segment leaves is the transmit path's: it
 //! stamps departure times.
 
-use super::Sender;
+use super::cwnd::INIT_CWND;
+use super::{CaState, Sender};
 use crate::{Config, Span};
 
 /// A run is sent in 2⁻¹⁰ s, about a millisecond (Linux `sk_pacing_shift`).
@@ -21,15 +22,16 @@ impl Sender {
         segments.saturating_mul(self.mss).min(most.max(self.mss))
     }
 
-    /// Bytes that may wait before the device when `len` more come to wait there (Linux
-    /// `tcp_small_queue_check`): two such runs at least, or a millisecond of the rate, and twice as much of
-    /// what is sent again. `None`: no limit. A sender with
-    /// nothing in flight may always send: else no ACK would have it go on.
+    /// Bytes of the sender's that may wait before the device when `len` more come to wait there (Linux
+    /// `tcp_small_queue_check`): two such runs, a millisecond of the rate, or a first window, so that a short
+    /// flight is never divided; and twice as much of what is sent again. `None`: no limit, as for a sender
+    /// with one packet in flight, or one that a time-out has send again: else no ACK would have it go on.
     pub fn queue_limit(&self, cfg: &Config, len: u32, again: bool) -> Option<u64> {
-        if self.packets_out == 0 {
+        if self.packets_out <= 1 || again && self.state == CaState::Loss {
             return None;
         }
-        let limit = (self.pacing_rate(cfg) >> PACING_SHIFT).max(2 * u64::from(len));
+        let first = u64::from(INIT_CWND) * u64::from(self.mss);
+        let limit = (self.pacing_rate(cfg) >> PACING_SHIFT).max(2 * u64::from(len)).max(first);
         Some(limit.min(cfg.tcp_limit_output_bytes.into()) << u32::from(again))
     }
 

@@ -63,6 +63,10 @@ impl Output for Host {
         self.throttled += 1;
     }
 
+    fn held(&mut self) {
+        self.throttled += 1;
+    }
+
     fn deliver(&mut self, handle: Handle, front: u32, len: u32) {
         let at = handle.0 + front;
         assert_eq!(*self.next.get_or_insert(at), at, "bytes in order, each once");

@@ -102,6 +102,18 @@ fn dctcp_asks_for_ecn() {
     }
 }
 
+/// And agrees to it.
+#[test]
+fn dctcp_agrees_to_ecn() {
+    for (control, answer) in [(CongestionControl::Dctcp, "SE."), (CongestionControl::Reno, "S.")] {
+        let mut talk = Talk::listen(|cfg| (cfg.tcp_ecn, cfg.tcp_congestion_control) = (0, control));
+        talk.run(&format!(
+            "< SEW 0:0(0) win 32792 <mss 1000,sackOK,nop,nop,nop,wscale 7>
+             > {answer} 0:0(0) ack 1"
+        ));
+    }
+}
+
 /// Urgent bytes are bytes of the stream, where they stand in it (`SO_OOBINLINE`), whatever the pointer
 /// says; a retransmission of them, one beyond a hole, and one with a FIN are as any other.
 #[test]

@@ -116,17 +116,38 @@ fn a_connection_does_not_add_to_a_long_queue() {
     let mut talk = Talk::accepted(|cfg| cfg.tcp_limit_output_bytes = 5000);
     talk.end.host.backlog = 1 << 30;
     talk.end.write(20_000, false);
-    assert_eq!((taken(&mut talk), talk.end.host.throttled), (vec![(2000, true)], 1));
+    // Of what waits there no more than what is in flight is its own.
+    assert_eq!((taken(&mut talk), talk.end.host.throttled), (vec![(2000, true); 3], 1));
     // Fewer wait: it goes on when it is asked, and stops as soon as there are as many again.
     talk.end.host.backlog = 3999;
     talk.end.after();
     let n = taken(&mut talk).iter().map(|(len, _)| len).sum::<u32>();
-    assert_eq!((n, talk.end.host.throttled), (8000, 1), "as far as the congestion window goes");
+    assert_eq!((n, talk.end.host.throttled), (4000, 1), "as far as the congestion window goes");
     talk.end.host.backlog = 5000;
     talk.run("+10 < . 1:1(0) ack 2001 win 257");
     assert_eq!((taken(&mut talk), talk.end.host.throttled), (vec![], 2));
     // What was lost goes all the same.
     talk.run("+1 < . 1:1(0) ack 2001 win 257 <sack 4001:10001>\n> P. 2001:4001(2000) ack 1");
+}
+
+/// However much others have waiting there: a first window leaves whole, on a long path too, later ones as
+/// far as that; and what a time-out has sent again leaves in any case.
+#[test]
+fn a_queue_of_others_starves_no_connection() {
+    let mut talk = Talk::accepted(|_| {});
+    talk.end.host.backlog = 1 << 30;
+    talk.end.write(60_000, false);
+    let sum = |talk: &mut Talk| taken(talk).iter().map(|(len, _)| len).sum::<u32>();
+    assert_eq!((sum(&mut talk), talk.end.host.throttled), (10_000, 0));
+    talk.run("+50 < . 1:1(0) ack 10001 win 257");
+    assert_eq!((sum(&mut talk), talk.end.host.throttled), (10_000, 1));
+    // Only the time-out is left, and not a probe in its place that the queue keeps.
+    let again = (0..100).map(|_| {
+        talk.run("+100");
+        sum(&mut talk)
+    });
+    assert!(again.sum::<u32>() >= 3000);
+    assert!(talk.end.counters.send.tcp_timeouts > 1);
 }
 
 /// What this host dropped before it left goes again without an ACK that tells of it, and the window is

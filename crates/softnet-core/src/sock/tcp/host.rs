@@ -26,6 +26,8 @@ pub(super) struct Host<'a> {
     pub(super) route: Option<Route>,
     /// Too much waits before the device.
     pub(super) throttled: bool,
+    /// It is to be asked again when something of that has left.
+    pub(super) asks: bool,
     pub(super) time_wait: Option<TimeWait>,
 }
 
@@ -50,7 +52,6 @@ impl Output for Host<'_> {
         let bytes = self.out.bytes - before;
         // Another thread's connection that looks at this moment is not to find room that is taken.
         if bytes > 0 && (self.env.reserve)(dev, bytes) {
-            self.out.bytes = before;
             match self.out.reserved.last_mut() {
                 Some((to, all)) if *to == dev => *all += bytes,
                 _ => self.out.reserved.push((dev, bytes)),
@@ -60,17 +61,19 @@ impl Output for Host<'_> {
     }
 
     fn backlog(&mut self) -> u64 {
+        let backlog = self.env.backlog;
         match self.way() {
-            Some(way) if matches!(way.next, NextHop::Device(..)) => {
-                let dev = way.device();
-                (self.env.backlog)(dev) + self.out.bytes
-            }
+            Some(way) if matches!(way.next, NextHop::Device(..)) => backlog(way.device()),
             // Nothing waits before a device.
             _ => 0,
         }
     }
 
     fn throttled(&mut self) {
+        (self.throttled, self.asks) = (true, true);
+    }
+
+    fn held(&mut self) {
         self.throttled = true;
     }
 
@@ -183,6 +186,7 @@ mod tests {
                 ooo: &mut ooo,
                 route: Some(route),
                 throttled: false,
+                asks: false,
                 time_wait: None,
             };
             let emit = Emit { seq: Seq(1), len: 1000, mss: 1000, ..Emit::default() };
@@ -194,12 +198,12 @@ mod tests {
         };
         assert_eq!(run(&mut ctx, 0, true), 1300, "its own");
         assert_eq!(run(&mut ctx, 1, false), 1300, "and another's");
-        // Where nothing is shaped each knows its own alone, and no one pays for others.
+        // Where nothing is shaped it leaves at once, and waits for nothing.
         shaped.set(false);
-        assert_eq!(run(&mut ctx, 1, true), 2300);
+        assert_eq!(run(&mut ctx, 1, true), 1300);
         assert_eq!(run(&mut ctx, 0, false), 1300);
-        assert_eq!((outs[0].reserved.as_slice(), outs[0].bytes), (&[(3, 1000)][..], 0));
-        assert_eq!((outs[1].reserved.as_slice(), outs[1].bytes), (&[][..], 1000));
+        assert_eq!(outs[0].reserved, [(3, 1000)]);
+        assert_eq!(outs[1].reserved, []);
         for (out, queue) in outs.iter_mut().zip(&mut queues) {
             while let Some(skb) = out.send.pop_front() {
                 ctx.free_skb(skb);

@@ -28,7 +28,7 @@ const TCP_LEN: u16 = 20;
 pub struct Effects {
     /// Packets that leave, each by the device that its head names.
     pub send: SkbList,
-    /// Bytes in `send` that are not reserved.
+    /// Bytes that were put into `send`, ever.
     pub bytes: u64,
     /// Bytes in `send` that others know of, by device, to be given up when they have left `send`.
     pub reserved: Vec<(u16, u64)>,

@@ -93,6 +93,22 @@ impl Shard {
         out.free.extend(self.ends.take_free());
     }
 
+    /// What [`finish`](Self::finish) had leave is on the TX queues: connections that found too much waiting
+    /// there look again. Returns whether more is to leave.
+    pub fn ask_again(&mut self, ctx: &mut SoftnetData, env: &Env<'_>, out: &mut Effects) -> bool {
+        while let Some(index) = self.asks.pop() {
+            if let Some(sock) = self.conns.get_mut(index as usize)
+                && !std::mem::replace(&mut sock.touched, true)
+            {
+                self.touched.push(index);
+            }
+        }
+        if !self.touched.is_empty() {
+            self.finish(ctx, env, out);
+        }
+        !out.send.is_empty()
+    }
+
     fn settle(&mut self, ctx: &mut SoftnetData, env: &Env<'_>, index: u32, out: &mut Effects) {
         let closed = self.unlist_closed(index);
         let Some(sock) = self.conns.get_mut(index as usize) else { return };

@@ -107,6 +107,8 @@ pub struct Shard {
     pub(super) time_waits: Slab<Waiting>,
     pub(super) wheel: TimerWheel<Packed>,
     pub(super) touched: Vec<u32>,
+    /// Those that wait for something to leave.
+    pub(super) asks: Vec<u32>,
     pub(super) serial: u32,
     /// Connections that no application has any more.
     pub(super) orphans: usize,
@@ -133,6 +135,7 @@ impl Shard {
             time_waits: Slab::new(),
             wheel: TimerWheel::new(),
             touched: Vec::new(),
+            asks: Vec::new(),
             serial: 0,
             orphans: 0,
             frames: 0,
@@ -254,11 +257,15 @@ impl Shard {
             ooo,
             route: None,
             throttled: false,
+            asks: false,
             time_wait: None,
         };
         let mut cx = Cx { now: env.instant(), cfg: env.cfg, counters: &mut self.counters, out: &mut host };
         let result = f(conn, &mut cx);
         *throttled |= host.throttled;
+        if host.asks {
+            self.asks.push(index);
+        }
         if let Some(time_wait) = host.time_wait {
             self.remember(env, index, time_wait);
         }
@@ -289,6 +296,7 @@ impl Shard {
             ooo: &mut ooo,
             route: None,
             throttled: false,
+            asks: false,
             time_wait: None,
         };
         let conn =

@@ -319,14 +319,20 @@ impl TcpTable {
         }
         f(shard, ctx, &env, out);
         shard.finish(ctx, &env, out);
-        sockets.holds(before, shard.frames());
-        self.transmit(ctx, caller, &mut out.send);
-        out.bytes = 0;
-        for (dev, bytes) in out.reserved.drain(..) {
-            if let Some(netdev) = caller.shared.netdevs.get(usize::from(dev)) {
-                netdev.device.reserved.fetch_sub(bytes, Ordering::Relaxed);
+        loop {
+            self.transmit(ctx, caller, &mut out.send);
+            for (dev, bytes) in out.reserved.drain(..) {
+                if let Some(netdev) = caller.shared.netdevs.get(usize::from(dev)) {
+                    netdev.device.reserved.fetch_sub(bytes, Ordering::Relaxed);
+                }
+            }
+            // What left at once made room for the rest of a flight. Each time something is sent, as far as
+            // windows go.
+            if !shard.ask_again(ctx, &env, out) {
+                break;
             }
         }
+        sockets.holds(before, shard.frames());
         let due = shard.next_deadline();
         // Before the timer thread's deadline is looked at: that thread writes that one first, and then
         // looks at this one.
