@@ -153,7 +153,7 @@ fn what_never_left_is_sent_again() {
     // The same again: no further reduction.
     dropped(&mut talk, 6000, 1000);
     assert_eq!(talk.end.conn().info(&talk.end.cfg).send.snd_ssthresh, 7);
-    talk.run("+10 < . 1:1(0) ack 6001 win 257");
+    talk.play("+10 < . 1:1(0) ack 6001 win 257");
     let again: u32 = taken(&mut talk).iter().map(|(len, _)| len).sum();
     assert_eq!(again, 4000, "without a block that says so");
     talk.run("+10 < . 1:1(0) ack 10001 win 257");
@@ -175,7 +175,11 @@ fn a_flight_that_never_left_does_not_wait_for_a_timeout() {
     assert_eq!(taken(&mut talk), []);
     talk.end.after();
     assert_eq!(taken(&mut talk).len(), 1);
-    talk.run("+10 < . 1:1(0) ack 1001 win 257");
+    talk.play("+10 < . 1:1(0) ack 1001 win 257");
+    assert_eq!(taken(&mut talk).iter().map(|(len, _)| len).sum::<u32>(), 2000);
+    talk.play("+10 < . 1:1(0) ack 3001 win 257");
+    let last = talk.end.host.sent.pop_back().unwrap().1;
+    assert!(last.flags.any(crate::Flags::FIN), "{last:?}");
     talk.run("+10 < . 1:1(0) ack 3002 win 257");
     assert_eq!(talk.end.counters.send.tcp_timeouts, 0);
 }
