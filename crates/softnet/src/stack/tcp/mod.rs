@@ -29,7 +29,7 @@ use softnet_core::ip::v4::header::protocol;
 use softnet_core::qdisc::Origin;
 use softnet_core::siphash::SipKey;
 use softnet_core::skb::{BATCH, Batch, Csum, DropReason, Skb, SkbList};
-use softnet_core::sock::Flow;
+use softnet_core::sock::{Flow, Pressed};
 use softnet_core::sock::tcp::{ConnInfo, Effects, End, Env, News, Packet, Parting, Shard, Told, packet};
 use softnet_core::steer::{TxChoice, skb_get_hash};
 use softnet_core::sync::{AbortOnPanic, AtomicU64, Left, Ordering, Receiver, left};
@@ -291,6 +291,17 @@ impl TcpTable {
             }
             shaped
         };
+        let pressed = match sockets.pressure(now) {
+            Pressed::Still(is) => is,
+            Pressed::Entered => {
+                shard.counters.memory_pressures += 1;
+                true
+            }
+            Pressed::Left(ns) => {
+                shard.counters.memory_pressures_chrono += ns / 1_000_000;
+                false
+            }
+        };
         let mut env = Env {
             now: shard.begin(now),
             backlog: &backlog,
@@ -302,6 +313,7 @@ impl TcpTable {
             sockets: &sockets.sockets,
             napi_id: caller.napi_id,
             room: sockets.room(),
+            pressed,
             max_time_waits: (self.cfg.tcp_max_tw_buckets / SHARDS).max(1) as usize,
             max_orphans: (self.cfg.tcp_max_orphans / SHARDS).max(1) as usize,
         };
