@@ -121,6 +121,7 @@ impl World {
             room: SockMem::new(1 << 20).room(0),
             backlog: &|_| 0,
             reserve: &|_, _| false,
+            pressed: false,
             max_time_waits: 1,
             max_orphans: 1,
         };

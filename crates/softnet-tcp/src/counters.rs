@@ -101,6 +101,10 @@ counters! {
     ofo_pruned = "TcpExtOfoPruned",
     /// Times that received data had to give way.
     prune_called = "TcpExtPruneCalled",
+    /// Times that memory for all connections became scarce.
+    memory_pressures = "TcpExtTCPMemoryPressures",
+    /// Milliseconds for which it was.
+    memory_pressures_chrono = "TcpExtTCPMemoryPressuresChrono",
     /// Segments in order dropped for want of memory.
     rcv_q_drop = "TcpExtTCPRcvQDrop",
     /// Duplicates reported below `RCV.NXT`.

@@ -7,8 +7,13 @@
 //! of the reserve hold any. Once half of the reserve is used the minimum is one frame, so that the
 //! rest goes to sockets that hold none.
 //!
-//! Called by pollers, with the number of frames that applications hold; it keeps no state.
+//! Called by pollers, with the number of frames that applications hold; [`SockMem`] keeps no state.
 //! Invariant: admitted frames never exceed the limit for all sockets.
+//!
+//! Of the shared part a connection is told by [`Pressure`] when two thirds are used, until no more than
+//! half is: the marks of the kernel's `tcp_mem`, of which its limit is the third.
+
+use crate::sync::{AtomicU64, Ordering};
 
 /// Frames that a socket may hold although the shared part is used up: the 4096 bytes of the
 /// kernel's `udp_rmem_min`, of which a frame and its head take 2176 each.
@@ -21,6 +26,48 @@ pub struct SockMem {
     shared: usize,
     /// The shared part and the reserve.
     all: usize,
+}
+
+/// Whether memory is scarce, which is more than a question of how much is used: it is until much less is.
+#[derive(Default)]
+pub struct Pressure {
+    /// Since when, in ns of a clock; 0: it is not.
+    since: AtomicU64,
+}
+
+/// What became of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pressed {
+    /// It is, or is not, as before.
+    Still(bool),
+    /// From now on it is.
+    Entered,
+    /// It was for so many ns.
+    Left(u64),
+}
+
+impl Pressure {
+    /// Looks at `now`, where sockets hold `held` frames. One caller alone hears of a change.
+    #[inline]
+    pub fn look(&self, memory: &SockMem, held: usize, now: u64) -> Pressed {
+        let since = self.since.load(Ordering::Relaxed);
+        let changes = match since {
+            0 => held > memory.shared / 3 * 2,
+            _ => held <= memory.shared / 2,
+        };
+        if changes { self.change(since, now.max(1)) } else { Pressed::Still(since != 0) }
+    }
+
+    #[cold]
+    fn change(&self, since: u64, now: u64) -> Pressed {
+        let next = if since == 0 { now } else { 0 };
+        match self.since.compare_exchange(since, next, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(0) => Pressed::Entered,
+            Ok(since) => Pressed::Left(now.saturating_sub(since)),
+            // Another thread looked at the same time.
+            Err(_) => Pressed::Still(since == 0),
+        }
+    }
 }
 
 /// The room at some moment.
@@ -83,6 +130,22 @@ mod tests {
         let room = memory.room(6140);
         assert!(room.has(4) && !room.has(5));
         assert_eq!((room.allows(0, 400), room.allows(3, 400), room.allows(4, 400)), (4, 1, 0));
+    }
+
+    #[test]
+    fn pressure_ends_later_than_it_begins() {
+        let (memory, pressure) = (SockMem::new(16384), Pressure::default());
+        assert_eq!(memory.shared(), 6144);
+        for (held, now, expected) in [
+            (4096, 5, Pressed::Still(false)),
+            (4097, 6, Pressed::Entered),
+            (9000, 7, Pressed::Still(true)),
+            (3073, 8, Pressed::Still(true)),
+            (3072, 16, Pressed::Left(10)),
+            (4096, 17, Pressed::Still(false)),
+        ] {
+            assert_eq!(pressure.look(&memory, held, now), expected, "{held}");
+        }
     }
 
     proptest! {

@@ -33,6 +33,7 @@ pub(crate) use loom::sync::{Mutex, MutexGuard};
 
 mod abort;
 mod cell;
+mod due;
 mod handover;
 mod left;
 mod mailbox;
@@ -47,6 +48,7 @@ mod sleep;
 
 pub use abort::AbortOnPanic;
 pub use cell::UnsafeCell;
+pub use due::{Deadline, Due};
 pub use handover::{Drain, Entered, Handover, LinkTable, Links, NIL, OwnLine, Owner, Refused};
 pub use left::{Left, left};
 pub use mailbox::{Mailbox, PushError, Received, Receiver, mailbox};

@@ -8,8 +8,8 @@ use loom::sync::Notify;
 use loom::thread;
 
 use super::{
-    AtomicBool, AtomicU32, Entered, Handover, LinkTable, Mutant, Mutex, Ordering, Owner, Ready, ReadyQueue,
-    Receiver, Refused, Sleeper, UnsafeCell, check, left, mailbox, must_fail, mutated,
+    AtomicBool, AtomicU32, Deadline, Due, Entered, Handover, LinkTable, Mutant, Mutex, Ordering, Owner,
+    Ready, ReadyQueue, Receiver, Refused, Sleeper, UnsafeCell, check, left, mailbox, must_fail, mutated,
 };
 
 /// What one owner after the other writes, without any lock but ownership.
@@ -366,4 +366,104 @@ fn what_is_left_to_a_holder_is_done() {
     for m in [Mutant::LeftNoFence, Mutant::LetGoNoFence, Mutant::LeftNotSeen] {
         must_fail(m, 2, leave);
     }
+}
+
+/// TCP's timer thread and a shard: what is due, and who knows of it. Time is 10 all the while.
+struct Timers {
+    due: Due,
+    sleeper: Sleeper,
+    woken: Notify,
+    shard: Deadline,
+    /// What the shard has to do and when, under its lock.
+    has: Mutex<Option<u64>>,
+    done: AtomicU32,
+}
+
+impl Timers {
+    fn wake(&self) {
+        if self.sleeper.wake() {
+            self.woken.notify();
+        }
+    }
+
+    /// As `TcpTable::run` ends.
+    fn let_go(&self, has: Option<u64>) {
+        let first = has.unwrap_or(u64::MAX);
+        let lower = || {
+            if self.due.lower(first) {
+                self.wake();
+            }
+        };
+        if mutated(Mutant::LoweredEarly) {
+            lower();
+            self.shard.leave(first);
+        } else {
+            self.shard.leave(first);
+            lower();
+        }
+    }
+
+    /// The thread, until it has done something.
+    fn run(&self) {
+        while self.done.load(Ordering::Relaxed) == 0 {
+            let early = mutated(Mutant::DueTakenLate).then(|| self.shard.get());
+            if self.due.take(10) {
+                let at = early.unwrap_or_else(|| self.shard.get());
+                if at > 10 {
+                    self.due.lower(at);
+                } else {
+                    let mut has = self.has.lock().unwrap();
+                    if has.take_if(|at| *at <= 10).is_some() {
+                        self.done.store(1, Ordering::Relaxed);
+                    }
+                    self.let_go(*has);
+                }
+            }
+            let early = mutated(Mutant::DueReadEarly).then(|| self.due.get());
+            let announced = self.sleeper.announce();
+            if early.unwrap_or_else(|| self.due.get()) <= 10 || self.done.load(Ordering::Relaxed) == 1 {
+                drop(announced);
+                continue;
+            }
+            // For ever: time does not pass. A thread that has something waits to be woken, or the model deadlocks.
+            self.woken.wait();
+            announced.awake();
+        }
+    }
+}
+
+/// A holder leaves a deadline that is due while the thread looks at the shard, or is about to sleep.
+fn due(first: u64) {
+    let timers = Arc::new(Timers {
+        due: Due::default(),
+        sleeper: Sleeper::new(),
+        woken: Notify::new(),
+        shard: Deadline::default(),
+        has: Mutex::new(None),
+        done: AtomicU32::new(0),
+    });
+    // What the thread was to look for, and that had been done by a packet meanwhile.
+    timers.due.lower(first);
+    let holder = {
+        let timers = timers.clone();
+        thread::spawn(move || {
+            let mut has = timers.has.lock().unwrap();
+            *has = Some(7);
+            timers.let_go(*has);
+        })
+    };
+    timers.run();
+    holder.join().unwrap();
+    assert_eq!(*timers.has.lock().unwrap(), None, "it was due, and was not done");
+}
+
+#[test]
+fn no_deadline_of_tcp_is_slept_through() {
+    for first in [5, 20] {
+        check(3, move || due(first));
+    }
+    for m in [Mutant::DueTakenLate, Mutant::LoweredEarly, Mutant::DueNoFence, Mutant::DeadlineNoFence] {
+        must_fail(m, 3, || due(5));
+    }
+    must_fail(Mutant::DueReadEarly, 3, || due(20));
 }

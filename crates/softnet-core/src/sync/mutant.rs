@@ -85,6 +85,20 @@ pub(crate) enum Mutant {
     /// A holder that let go of its lock does not look for what was left. Fault of the models.
     #[cfg(all(test, feature = "loom"))]
     LeftNotSeen,
+    /// A shard's first deadline is left without a fence before the look at the timer thread's time.
+    DeadlineNoFence,
+    /// The timer thread takes its time back without a fence before it looks at the shards' deadlines.
+    DueNoFence,
+    /// The timer thread looks at the shards' deadlines before it takes its own time back. The order is the runtime's, so the
+    /// fault is in the models.
+    #[cfg(all(test, feature = "loom"))]
+    DueTakenLate,
+    /// A shard's holder lowers the timer thread's time before it leaves the deadline. Fault of the models.
+    #[cfg(all(test, feature = "loom"))]
+    LoweredEarly,
+    /// The timer thread reads its time before it announces that it sleeps. Fault of the models.
+    #[cfg(all(test, feature = "loom"))]
+    DueReadEarly,
     /// Waking has no fence.
     WakeNoFence,
     /// A thread that is about to block on a socket announces that without a fence.

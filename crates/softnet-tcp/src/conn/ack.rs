@@ -194,7 +194,7 @@ impl<H> Conn<H> {
 
     /// The send buffer holds two congestion windows at least.
     pub(crate) fn expand_sndbuf(&mut self, cfg: &Config) {
-        if self.is(ConnFlags::SNDBUF_LOCKED) {
+        if self.is(ConnFlags::SNDBUF_LOCKED | ConnFlags::PRESSED) {
             return;
         }
         // A segment's memory: its payload and head, as a power of two, and what describes it.

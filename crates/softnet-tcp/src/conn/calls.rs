@@ -225,7 +225,10 @@ impl<H> Conn<H> {
             return;
         }
         let beyond = self.ooo.as_ref().map_or(0, |ooo| ooo.span());
-        self.win.right_size(cx.now, cx.cfg, self.copied, self.rcv_nxt, beyond);
+        self.look_at_memory(cx);
+        if !self.is(ConnFlags::PRESSED) {
+            self.win.right_size(cx.now, cx.cfg, self.copied, self.rcv_nxt, beyond);
+        }
         let thresh = cx.cfg.tcp_pingpong_thresh;
         let full = self.rcv_nxt - self.win.told_at > u32::from(self.ack.rcv_mss);
         let emptied = bytes > 0 && self.unread() == 0 && self.ack.read_ends_delay(thresh);

@@ -37,6 +37,7 @@ impl<H> Conn<H> {
         if segment.len > 0 {
             self.data_segs_in = self.data_segs_in.wrapping_add(u32::from(segment.segs));
         }
+        self.look_at_memory(cx);
         let mut payload = handle.map(|handle| Payload { handle, charge });
         let result = match self.state {
             State::Closed => Err(DropReason::TcpClose),
@@ -76,7 +77,7 @@ impl<H> Conn<H> {
             && segment.ack.between(self.tx.una(), self.tx.nxt())
             && u32::from(segment.window) << self.snd_wscale == self.snd_wnd
             && !segment.ce
-            && !self.is(ConnFlags::RCV_SHUT | ConnFlags::ECN_ECHO | ConnFlags::LAST_CE)
+            && !self.is(ConnFlags::RCV_SHUT | ConnFlags::ECN_ECHO | ConnFlags::LAST_CE | ConnFlags::EXHAUSTED)
     }
 
     fn predicted<O: Output<Handle = H>>(

@@ -39,6 +39,18 @@ use crate::time::{Instant, Span};
 use crate::timewait::TimeWait;
 use crate::wire::{Emit, SackRange};
 
+/// Memory that the host has for all of its connections together (Linux `tcp_mem`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Memory {
+    /// There is enough.
+    #[default]
+    Ample,
+    /// It becomes scarce: windows and buffers stop growing, and little is held beyond holes.
+    Scarce,
+    /// There is none for what has arrived.
+    Exhausted,
+}
+
 /// What surrounds the engine: it sends segments, and keeps bytes.
 pub trait Output {
     /// Received payload, as the host holds it.
@@ -63,6 +75,12 @@ pub trait Output {
 
     /// Payload that is not needed.
     fn discard(&mut self, handle: Self::Handle, why: DropReason);
+
+    /// The memory that there is for the payload that [`Conn::input`] was given, and in general. Asked again
+    /// when payload has been discarded.
+    fn memory(&mut self) -> Memory {
+        Memory::Ample
+    }
 
     /// Bytes of this host that wait before the device which the connection's segments leave by.
     fn backlog(&mut self) -> u64 {
@@ -295,6 +313,10 @@ impl ConnFlags {
     pub(crate) const DECIDED: u32 = 1 << 21;
     /// Something was dropped before the device just now: the next `flush` sends nothing into what is full.
     pub(crate) const HELD: u32 = 1 << 26;
+    /// The host's memory was scarce when it was last asked.
+    pub(crate) const PRESSED: u32 = 1 << 27;
+    /// It has none for the segment that is worked on.
+    pub(crate) const EXHAUSTED: u32 = 1 << 28;
 }
 
 /// Options with another value than the stack's.
@@ -401,6 +423,13 @@ impl<H> Conn<H> {
 
     pub(crate) fn rto(&self, cfg: &Config) -> Span {
         self.tx.rto(cfg)
+    }
+
+    /// Asks the host for its memory.
+    pub(crate) fn look_at_memory<O: Output<Handle = H>>(&mut self, cx: &mut Cx<'_, O>) {
+        let memory = cx.out.memory();
+        self.set(ConnFlags::PRESSED, memory != Memory::Ample);
+        self.set(ConnFlags::EXHAUSTED, memory == Memory::Exhausted);
     }
 
     /// Whether data waits beyond a hole.

@@ -251,9 +251,13 @@ impl<H> Conn<H> {
     /// The window field of a segment that is to leave.
     fn window_field<O>(&mut self, cx: &Cx<'_, O>) -> u16 {
         let no_memory = self.ack.is_out_of_memory();
-        let (field, scarce) = self.win.field(cx.cfg, self.rcv_nxt, self.ack.rcv_mss, no_memory);
+        let (mut field, scarce) = self.win.field(cx.cfg, self.rcv_nxt, self.ack.rcv_mss, no_memory);
         if scarce {
             self.ack.quick = 0;
+            if self.is(ConnFlags::PRESSED) {
+                self.win.press();
+                field = self.win.field(cx.cfg, self.rcv_nxt, self.ack.rcv_mss, no_memory).0;
+            }
         }
         field
     }

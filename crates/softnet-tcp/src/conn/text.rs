@@ -117,7 +117,7 @@ impl<H> Conn<H> {
             } else if !self.make_room(cx, self.rcv_nxt) {
                 self.ack.out_of_memory();
                 self.raise(Events::READABLE);
-                if self.unread() > 0 {
+                if self.unread() > 0 || self.is(ConnFlags::EXHAUSTED) {
                     cx.counters.rcv_q_drop += 1;
                     cx.out.discard(payload.handle, DropReason::ProtoMem);
                     return Err(DropReason::ProtoMem);
@@ -152,7 +152,8 @@ impl<H> Conn<H> {
         cx.out.deliver(payload.handle, front, len);
         self.measure(cx, segment, before, payload.charge);
         self.ack.data_arrived(cx.now, self.win.wnd, rto);
-        if len >= 128 && self.win.grow(cx.cfg, segment.len, payload.charge, self.ack.rcv_mss) {
+        let grows = len >= 128 && !self.is(ConnFlags::PRESSED);
+        if grows && self.win.grow(cx.cfg, segment.len, payload.charge, self.ack.rcv_mss) {
             self.ack.quick |= 1;
         }
         self.raise(Events::READABLE);
@@ -270,7 +271,7 @@ impl<H> Conn<H> {
         if let Some(dup) = dup {
             self.report_duplicate(cx, dup.start, dup.end);
         }
-        if result.is_ok() && sack && segment.len >= 128 {
+        if result.is_ok() && sack && segment.len >= 128 && !self.is(ConnFlags::PRESSED) {
             self.win.grow(cx.cfg, segment.len, memory, self.ack.rcv_mss);
         }
         if self.ooo.as_ref().is_some_and(|ooo| ooo.is_empty()) {
@@ -284,9 +285,16 @@ impl<H> Conn<H> {
 
     /// Makes room for a segment from `start` on; false if there is none
     /// (Linux `tcp_prune_queue`, but for collapsing, which is the host's).
+    ///
+    /// Where the host's memory is scarce, a connection holds no more than the window that it would tell then
+    /// and what is next in order. (Linux lets each have its share of `tcp_mem`.)
     fn make_room<O: Output<Handle = H>>(&mut self, cx: &mut Cx<'_, O>, start: Seq) -> bool {
-        if self.win.fits() {
+        let pressed = self.is(ConnFlags::PRESSED);
+        if self.win.fits() && !pressed {
             return true;
+        }
+        if pressed {
+            return self.make_room_under_pressure(cx, start);
         }
         cx.counters.prune_called += 1;
         self.win.clamp_to_memory(cx.cfg);
@@ -304,15 +312,56 @@ impl<H> Conn<H> {
             pruned = true;
         }
         if pruned {
-            // RFC 2018 8: "the data receiver is permitted to discard data in its queue that has not
-            // been acknowledged". Its reports go too.
+            self.was_pruned();
+        }
+        self.win.fits()
+    }
+
+    /// The same while the host's memory is scarce, or there is none.
+    #[cold]
+    fn make_room_under_pressure<O: Output<Handle = H>>(&mut self, cx: &mut Cx<'_, O>, start: Seq) -> bool {
+        let share = self.win.pressed_memory();
+        // What is next in order is taken as far as there is memory, or no hole would ever be closed.
+        let beyond = start.after(self.rcv_nxt);
+        let mut pruned = false;
+        loop {
+            let over = self.win.held > share;
+            let fits = self.win.fits() && !self.is(ConnFlags::EXHAUSTED);
+            if fits && !over {
+                break;
+            }
+            let Some(piece) = self.ooo.as_mut().and_then(|ooo| ooo.pop_last_behind(start)) else { break };
+            self.win.held = self.win.held.saturating_sub(piece.charge);
+            cx.counters.ofo_pruned += 1;
+            cx.out.discard(piece.handle, DropReason::TcpOfoQueuePrune);
+            pruned = true;
+            if self.is(ConnFlags::EXHAUSTED) {
+                self.look_at_memory(cx);
+                self.set(ConnFlags::PRESSED, true);
+            }
+        }
+        let fits = self.win.fits() && !self.is(ConnFlags::EXHAUSTED);
+        let roomy = fits && !(beyond && self.win.held > share);
+        if pruned || !roomy {
+            cx.counters.prune_called += 1;
+            self.win.press();
+        }
+        if pruned {
+            self.was_pruned();
+        }
+        roomy
+    }
+
+    /// Pieces beyond a hole were dropped. RFC 2018 8: "the data receiver is permitted to discard data in
+    /// its queue that has not been acknowledged". Its reports go too.
+    fn was_pruned(&mut self) {
+        if let Some(ooo) = &mut self.ooo {
             ooo.fin = None;
             ooo.rebuild_sacks();
             if ooo.is_empty() {
                 self.ooo = None;
             }
         }
-        self.win.fits()
     }
 
     /// The peer sends no more: all of its data is there.

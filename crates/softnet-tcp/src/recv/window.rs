@@ -17,6 +17,8 @@ use crate::time::{Instant, Span};
 const DEFAULT_RATIO: u8 = 128;
 /// Segments that the first target of right-sizing holds.
 const INIT_CWND: u32 = 10;
+/// Segments of the window where the host's memory is scarce.
+const PRESSED_SEGMENTS: u32 = 4;
 /// The largest window field.
 const FIELD_MAX: u32 = 65_535;
 
@@ -281,6 +283,21 @@ impl RecvWindow {
         if self.held > self.buf {
             self.ssthresh = self.clamp.min(2 * u32::from(self.advmss));
         }
+    }
+
+    /// The host's memory is scarce: four segments are told from now on (Linux `tcp_adjust_rcv_ssthresh`),
+    /// until the window may grow again.
+    pub(crate) fn press(&mut self) {
+        self.ssthresh = self.ssthresh.min(self.pressed_window());
+    }
+
+    /// The memory that this window takes.
+    pub(crate) fn pressed_memory(&self) -> u32 {
+        u32::try_from(self.memory_of(self.pressed_window().into())).unwrap_or(u32::MAX)
+    }
+
+    fn pressed_window(&self) -> u32 {
+        PRESSED_SEGMENTS * u32::from(self.advmss)
     }
 
     /// A segment with timestamps arrived: `ecr` came back after `rtt`.

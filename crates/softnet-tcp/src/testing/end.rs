@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::conn::{Conn, ConnOptions, Cx, Events, Output, Piece, Shutdown, State};
+use crate::conn::{Conn, ConnOptions, Cx, Events, Memory, Output, Piece, Shutdown, State};
 use crate::counters::{Counters, DropReason};
 use crate::isn::Initial;
 use crate::listen::{self, ListenCx, Listener, Request, RequestVerdict, Timeout, Verdict};
@@ -30,6 +30,8 @@ pub(crate) struct Host {
     pub(crate) delivered: u64,
     pub(crate) time_wait: Option<TimeWait>,
     pub(crate) refuse: bool,
+    /// What there is for all connections; what was exhausted is scarce when something was discarded.
+    pub(crate) memory: Memory,
     /// Bytes that wait before the device; how often the engine heard that these are too many.
     pub(crate) backlog: u64,
     pub(crate) throttled: u32,
@@ -53,6 +55,10 @@ impl Output for Host {
         }
         self.refused += u64::from(self.refuse);
         !self.refuse
+    }
+
+    fn memory(&mut self) -> Memory {
+        self.memory
     }
 
     fn backlog(&mut self) -> u64 {
@@ -79,6 +85,9 @@ impl Output for Host {
     fn discard(&mut self, _: Handle, why: DropReason) {
         self.handles.1 += 1;
         self.drops.push(why);
+        if self.memory == Memory::Exhausted && why == DropReason::TcpOfoQueuePrune {
+            self.memory = Memory::Scarce;
+        }
     }
 
     fn acked(&mut self, bytes: u32) {

@@ -11,6 +11,7 @@ mod long;
 mod matrix;
 mod options;
 mod pair;
+mod pressure;
 mod receive;
 mod runs;
 mod sim;

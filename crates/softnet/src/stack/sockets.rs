@@ -13,7 +13,9 @@ use softnet_core::ip::pmtu::{PathMtus, RecentPeers};
 use softnet_core::skb::{Batch, Region, Skb};
 use softnet_core::sock::route::is_group;
 use softnet_core::sock::tcp::Told;
-use softnet_core::sock::{Arrivals, Binder, Flow, Hit, Key, Room, SockMem, SocketError, Sockets, Transport};
+use softnet_core::sock::{
+    Arrivals, Binder, Flow, Hit, Key, Pressed, Pressure, Room, SockMem, SocketError, Sockets, Transport,
+};
 use softnet_core::stack::sockets::SocketHost;
 use softnet_core::sync::{AtomicBool, AtomicUsize, Ordering};
 use softnet_dev::xdp::Ports;
@@ -35,6 +37,8 @@ pub struct SocketTable {
     pub(crate) memory: SockMem,
     /// Frames that wait for applications, of sockets and of those that poll.
     held: Arc<AtomicUsize>,
+    /// Whether these are so many that connections are to hold back.
+    pressure: Pressure,
     threads: Mutex<Vec<Arc<Mutex<AppThread>>>>,
     /// Epoll sets: a thread that waits in one is woken at the stack's end.
     sets: Mutex<Vec<Arc<Set>>>,
@@ -69,6 +73,7 @@ impl SocketTable {
             binder: PiMutex::new(binder),
             memory: SockMem::new(region.frame_count()),
             held,
+            pressure: Pressure::default(),
             threads: Mutex::default(),
             sets: Mutex::default(),
             stopped: AtomicBool::new(false),
@@ -95,6 +100,11 @@ impl SocketTable {
     /// What sockets may hold beside what they hold now.
     pub(crate) fn room(&self) -> Room {
         self.memory.room(self.held.load(Ordering::Relaxed))
+    }
+
+    /// Whether memory is scarce for all sockets together, at `now`.
+    pub(crate) fn pressure(&self, now: u64) -> Pressed {
+        self.pressure.look(&self.memory, self.held.load(Ordering::Relaxed), now)
     }
 
     /// Connections that held `before` frames hold `now`.

@@ -28,6 +28,8 @@ pub struct Env<'a> {
     pub napi_id: u32,
     /// What sockets may hold beside what they hold.
     pub room: Room,
+    /// Memory is scarce for all sockets together.
+    pub pressed: bool,
     /// Bytes of this stack that wait before the device with this index.
     pub backlog: &'a dyn Fn(u16) -> u64,
     /// So many bytes are about to wait there: whether they are in `backlog` from now on, as long as they are in

@@ -1,6 +1,6 @@
 //! The engine's output: into packets that leave, and into the queues of its connection.
 
-use softnet_tcp::conn::Output;
+use softnet_tcp::conn::{Memory, Output};
 use softnet_tcp::timewait::TimeWait;
 use softnet_tcp::{DropReason as Why, Emit, Instant};
 
@@ -28,6 +28,11 @@ pub(super) struct Host<'a> {
     pub(super) throttled: bool,
     /// It is to be asked again when something of that has left.
     pub(super) asks: bool,
+    /// Frames of the packet that has arrived, which are in `ooo`, and those that others took since the shard's holder came.
+    pub(super) arriving: usize,
+    pub(super) taken: usize,
+    /// Frames that were discarded.
+    pub(super) freed: usize,
     pub(super) time_wait: Option<TimeWait>,
 }
 
@@ -60,6 +65,20 @@ impl Output for Host<'_> {
         sent
     }
 
+    fn memory(&mut self) -> Memory {
+        // All sockets together hold as much as they may: one that holds nothing gets on all the same, a
+        // frame or two at a time.
+        let held = (self.rx.frames() + *self.ooo as usize).saturating_sub(self.arriving);
+        let taken = self.taken.saturating_sub(self.freed);
+        if self.arriving > 0 && self.env.room.allows(taken, held) < self.arriving {
+            Memory::Exhausted
+        } else if self.env.pressed {
+            Memory::Scarce
+        } else {
+            Memory::Ample
+        }
+    }
+
     fn backlog(&mut self) -> u64 {
         let backlog = self.env.backlog;
         match self.way() {
@@ -84,6 +103,7 @@ impl Output for Host<'_> {
 
     fn discard(&mut self, Payload { skb, .. }: Payload, why: Why) {
         *self.ooo -= skb.frame_count() as u32;
+        self.freed += skb.frame_count();
         self.ctx.stats().sk_taken.add(1);
         self.ctx.free(skb, reason(why));
     }
@@ -160,6 +180,7 @@ mod tests {
             sockets: binder.sockets(),
             napi_id: 0,
             room: SockMem::new(1024).room(0),
+            pressed: false,
             backlog: &|_| queued.get() + reserved.get(),
             reserve: &|_, bytes| {
                 reserved.set(reserved.get() + if shaped.get() { bytes } else { 0 });
@@ -187,6 +208,9 @@ mod tests {
                 route: Some(route),
                 throttled: false,
                 asks: false,
+                arriving: 0,
+                taken: 0,
+                freed: 0,
                 time_wait: None,
             };
             let emit = Emit { seq: Seq(1), len: 1000, mss: 1000, ..Emit::default() };

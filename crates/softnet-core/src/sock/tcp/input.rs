@@ -97,17 +97,14 @@ impl Shard {
                 }
             };
         }
-        // All sockets together hold as much as they may: one that holds nothing gets on all the
-        // same, a frame or two at a time.
-        if env.room.allows(self.taken, sock.rx.frames() + sock.ooo as usize) < frames {
-            return ctx.free(skb, DropReason::ProtoMem);
-        }
         sock.ooo += frames as u32;
-        self.taken += frames;
+        self.arriving = frames;
         ctx.stats().sk_queued.add(1);
         let handle = Payload { skb, at: payload_at };
-        // What is refused was discarded, and counted, already.
+        // The engine asks whether there is memory, when it has seen what the segment acknowledges. What is refused was
+        // discarded, and counted, already.
         let _ = self.enter(ctx, env, out, index, |conn, cx| conn.input(cx, &segment, Some(handle), charge));
+        self.arriving = 0;
     }
 
     fn time_wait_input<L: Listeners>(

@@ -150,6 +150,7 @@ impl World {
             room: SockMem::new(16384).room(0),
             backlog: &|_| 0,
             reserve: &|_, _| false,
+            pressed: false,
             max_time_waits: 64,
             max_orphans: 64,
         };

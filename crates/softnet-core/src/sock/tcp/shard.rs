@@ -115,8 +115,9 @@ pub struct Shard {
     pub(super) frames: usize,
     /// The latest time that a holder came with.
     now: u64,
-    /// Frames that connections took since the holder came.
+    /// Frames that connections took since the holder came, and those of the packet that arrives.
     pub(super) taken: usize,
+    pub(super) arriving: usize,
     /// Resets that may be sent in the present second.
     pub(super) resets: (u64, u32),
     /// Our ends of its connections.
@@ -141,6 +142,7 @@ impl Shard {
             frames: 0,
             now: 0,
             taken: 0,
+            arriving: 0,
             resets: (0, 0),
             ends: Ends::default(),
             counters: Counters::default(),
@@ -258,6 +260,9 @@ impl Shard {
             route: None,
             throttled: false,
             asks: false,
+            arriving: self.arriving,
+            taken: self.taken,
+            freed: 0,
             time_wait: None,
         };
         let mut cx = Cx { now: env.instant(), cfg: env.cfg, counters: &mut self.counters, out: &mut host };
@@ -266,6 +271,7 @@ impl Shard {
         if host.asks {
             self.asks.push(index);
         }
+        self.taken = (self.taken + self.arriving).saturating_sub(host.freed);
         if let Some(time_wait) = host.time_wait {
             self.remember(env, index, time_wait);
         }
@@ -297,6 +303,9 @@ impl Shard {
             route: None,
             throttled: false,
             asks: false,
+            arriving: 0,
+            taken: self.taken,
+            freed: 0,
             time_wait: None,
         };
         let conn =

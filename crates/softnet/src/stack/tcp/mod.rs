@@ -29,10 +29,10 @@ use softnet_core::ip::v4::header::protocol;
 use softnet_core::qdisc::Origin;
 use softnet_core::siphash::SipKey;
 use softnet_core::skb::{BATCH, Batch, Csum, DropReason, Skb, SkbList};
-use softnet_core::sock::Flow;
 use softnet_core::sock::tcp::{ConnInfo, Effects, End, Env, News, Packet, Parting, Shard, Told, packet};
+use softnet_core::sock::{Flow, Pressed};
 use softnet_core::steer::{TxChoice, skb_get_hash};
-use softnet_core::sync::{AbortOnPanic, AtomicU64, Left, Ordering, Receiver, left};
+use softnet_core::sync::{AbortOnPanic, Deadline, Left, Ordering, Receiver, left};
 use softnet_dev::xdp::LocalEnd;
 use softnet_dev::{PiGuard, PiMutex};
 use softnet_tcp::ports::PortWalker;
@@ -67,8 +67,8 @@ struct Guarded {
 struct ShardLock {
     guarded: PiMutex<Guarded>,
     left: Left<LeftSkb>,
-    /// Its first deadline, as its last holder left it.
-    due: AtomicU64,
+    /// Its first deadline.
+    due: Deadline,
 }
 
 /// The thread at a shard, and when.
@@ -110,7 +110,7 @@ impl TcpTable {
         let shards = (0..SHARDS).map(|_| {
             let (sender, receiver) = left(ROOM);
             let shard = Shard::new(FoldKey::new([random(), random()]));
-            let (guarded, due) = (PiMutex::new(Guarded { shard, left: receiver }), AtomicU64::new(u64::MAX));
+            let (guarded, due) = (PiMutex::new(Guarded { shard, left: receiver }), Deadline::default());
             ShardLock { guarded, left: sender, due }
         });
         let timers = Timers::new()?;
@@ -291,6 +291,17 @@ impl TcpTable {
             }
             shaped
         };
+        let pressed = match sockets.pressure(now) {
+            Pressed::Still(is) => is,
+            Pressed::Entered => {
+                shard.counters.memory_pressures += 1;
+                true
+            }
+            Pressed::Left(ns) => {
+                shard.counters.memory_pressures_chrono += ns / 1_000_000;
+                false
+            }
+        };
         let mut env = Env {
             now: shard.begin(now),
             backlog: &backlog,
@@ -302,6 +313,7 @@ impl TcpTable {
             sockets: &sockets.sockets,
             napi_id: caller.napi_id,
             room: sockets.room(),
+            pressed,
             max_time_waits: (self.cfg.tcp_max_tw_buckets / SHARDS).max(1) as usize,
             max_orphans: (self.cfg.tcp_max_orphans / SHARDS).max(1) as usize,
         };
@@ -336,9 +348,7 @@ impl TcpTable {
         let due = shard.next_deadline();
         // Before the timer thread's deadline is looked at: that thread writes that one first, and then
         // looks at this one.
-        if lock.due.load(Ordering::Relaxed) != due {
-            lock.due.swap(due, Ordering::SeqCst);
-        }
+        lock.due.leave(due);
         self.timers.lower(due);
     }
 
@@ -519,7 +529,7 @@ impl TcpTable {
         for lock in &self.shards {
             let mut out = Effects::default();
             // One that is changed at this moment says so to the thread itself.
-            let due = lock.due.load(Ordering::SeqCst);
+            let due = lock.due.get();
             if due > caller.now && !lock.left.any() {
                 self.timers.lower(due);
                 continue;

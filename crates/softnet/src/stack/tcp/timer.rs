@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use softnet_core::ip::hooks::Made;
-use softnet_core::sync::{AtomicBool, AtomicU64, Ordering};
+use softnet_core::sync::{AtomicBool, Due, Ordering};
 
 use super::Caller;
 use crate::stack::{CacheShare, StackInner};
@@ -24,20 +24,20 @@ const MADE: usize = 256;
 /// Wakes the thread, wherever it is kept.
 #[derive(Clone)]
 pub(super) struct Alarm {
-    due: Arc<AtomicU64>,
+    due: Arc<Due>,
     waker: Arc<Waker>,
 }
 
 impl Alarm {
     pub(super) fn wake(&self) {
-        self.due.store(0, Ordering::SeqCst);
+        self.due.now();
         self.waker.wake();
     }
 }
 
 /// See the module.
 pub(super) struct Timers {
-    due: Arc<AtomicU64>,
+    due: Arc<Due>,
     waker: Arc<Waker>,
     thread: Mutex<Option<JoinHandle<()>>>,
     stop: Arc<AtomicBool>,
@@ -48,7 +48,7 @@ pub(super) struct Timers {
 impl Timers {
     pub(super) fn new() -> io::Result<Self> {
         Ok(Timers {
-            due: Arc::new(AtomicU64::new(u64::MAX)),
+            due: Arc::default(),
             waker: Arc::new(Waker::new()?),
             thread: Mutex::default(),
             stop: Arc::default(),
@@ -58,7 +58,7 @@ impl Timers {
 
     /// A shard has a deadline at `at`.
     pub(super) fn lower(&self, at: u64) {
-        if at < self.due.load(Ordering::SeqCst) && self.due.fetch_min(at, Ordering::SeqCst) > at {
+        if self.due.lower(at) {
             self.waker.wake();
         }
     }
@@ -116,9 +116,8 @@ fn run(shared: &Arc<StackInner>, waker: &Waker, stop: &AtomicBool) {
     while !stop.load(Ordering::Acquire) {
         let timers = &shared.sockets.tcp.timers;
         let now = shared.clock.now();
-        if timers.due.load(Ordering::SeqCst) <= now {
-            // From here on shards say anew what they wait for.
-            timers.due.store(u64::MAX, Ordering::SeqCst);
+        // From here on shards say anew what they wait for.
+        if timers.due.take(now) {
             let tables = shared.tables.load_full();
             let caller = Caller { shared, tables: &tables, now, napi_id: 0 };
             shared.sockets.tcp.on_time(&mut ctx, &caller);
@@ -126,7 +125,7 @@ fn run(shared: &Arc<StackInner>, waker: &Waker, stop: &AtomicBool) {
         CacheShare::before_sleep(&mut ctx);
         // Announced before the deadline is read: a thread that sets an earlier one then wakes this one.
         let announced = waker.sleeper.announce();
-        let due = timers.due.load(Ordering::SeqCst);
+        let due = timers.due.get();
         let now = shared.clock.now();
         if due <= now || stop.load(Ordering::Acquire) {
             drop(announced);
