@@ -140,7 +140,7 @@ fn a_queue_of_others_starves_no_connection() {
     let sum = |talk: &mut Talk| taken(talk).iter().map(|(len, _)| len).sum::<u32>();
     assert_eq!((sum(&mut talk), talk.end.host.throttled), (10_000, 0));
     talk.play("+50 < . 1:1(0) ack 10001 win 257");
-    assert_eq!((sum(&mut talk), talk.end.host.throttled), (10_000, 1));
+    assert_eq!((sum(&mut talk), talk.end.host.throttled > 0), (10_000, true));
     let before = talk.end.counters.send.retrans_segs;
     talk.advance(talk.end.now + crate::Span::from_millis(2000));
     let send = talk.end.counters.send;
