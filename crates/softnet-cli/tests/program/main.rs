@@ -13,3 +13,4 @@ mod rootless;
 mod rx_class;
 mod tc;
 mod top;
+mod trace;

@@ -19,6 +19,7 @@ use crate::qdisc::{
 };
 use crate::skb::{BATCH, Batch, DropReason, Region, Skb, SkbList};
 use crate::sync::{AbortOnPanic, AtomicU64, AtomicUsize, Ordering};
+use crate::tap::trace::Step;
 use crate::vlan;
 
 /// ns after which a full ring is looked at again, if no thread sends meanwhile. No device tells of its completions;
@@ -407,6 +408,7 @@ impl<W: TxWake> NetdevQueue<W> {
     pub fn xmit(&self, ctx: &mut SoftnetData, now: u64, origin: Origin, batch: &mut Batch) -> Sent {
         let _owner = AbortOnPanic::new();
         let mut to_free = ToFree::new();
+        ctx.trace_all(now, batch, (self.dev, self.due.wake.number()), Step::Queued);
         let sent = self.root.send(&mut XmitContext { ctx, now }, now, origin, batch, &mut to_free);
         self.free(ctx, &mut to_free);
         // Only an owner that took what was pending has made room. Were one that found none to wake others, waiting senders

@@ -45,6 +45,7 @@ use crate::sock::tcp::packet::of_sent as of_segment;
 use crate::sock::tcp::{News, Told};
 use crate::sock::udp::error;
 use crate::sock::{Flow, SocketError, Transport};
+use crate::tap::trace::Step;
 
 use softnet_tcp::conn::Error;
 
@@ -398,6 +399,11 @@ impl Call<'_> {
         HookContext::new(self.ctx, now, tables, &mut self.slow.made).pass(passage, skb)
     }
 
+    /// Tells a trace what is done with `skb`, on `dev` if that is not the device in its head.
+    fn trace(&mut self, skb: &Skb, dev: Option<u16>, step: Step) {
+        self.ctx.trace(self.view.now, skb, (dev.unwrap_or(skb.head().dev), skb.head().queue), step);
+    }
+
     fn handle_any(&mut self, skb: Skb, exception: Exception) {
         match gso::is_unfinished(&skb) {
             false => self.handle(skb, exception),
@@ -407,6 +413,7 @@ impl Call<'_> {
 
     fn handle(&mut self, mut skb: Skb, exception: Exception) {
         skb.head_mut().l3 = ETH_LEN as u16;
+        self.trace(&skb, None, Step::Slow(exception));
         let done = match exception {
             Exception::Arp => self.arp(skb),
             Exception::Made => {
