@@ -294,6 +294,7 @@ impl Housekeeper {
         }
         // In-process devices are at their peer's other end for good, and nothing between them remembers.
         if on_interface {
+            self.detect_duplicates(dev, &device.addresses);
             let kinds = Announce { arp: device.arp_notify, nd: device.ndisc_notify };
             self.shared.slow_path(&mut self.ctx, |slow, ctx, view, out| {
                 slow.announce(ctx, view, dev, kinds, out);
@@ -496,6 +497,7 @@ impl Housekeeper {
             });
             self.tell_conflicts();
         }
+        self.drop_duplicates();
     }
 
     /// Tells when the limit of the control group is near, and when it is not any more.

@@ -311,6 +311,7 @@ impl Read {
             ("send_redirects", &mut device.send_redirects),
             ("arp_notify", &mut device.arp_notify),
             ("ndisc_notify", &mut device.ndisc_notify),
+            ("dad", &mut device.dad),
         ] {
             set(slot, self.boolean(table, key));
         }
@@ -544,6 +545,7 @@ const DEVICE_KEYS: &[&str] = &[
     "send_redirects",
     "arp_notify",
     "ndisc_notify",
+    "dad",
     "rp_filter",
     "threaded",
     "napi_defer_hard_irqs",

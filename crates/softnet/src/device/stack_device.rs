@@ -21,7 +21,7 @@ use softnet_dev::{Device, QueueStats};
 use super::Groups;
 use super::rss::RssSettings;
 use super::vlan::VlanParams;
-use crate::config::{Context, Knobs, SteeringSettings};
+use crate::config::{Context, InterfaceAddr, Knobs, SteeringSettings};
 use crate::control::ControlError;
 use crate::napi::NapiInstance;
 use crate::tx::QueueWake;
@@ -49,6 +49,8 @@ pub struct StackDevice {
     pub(crate) qdiscs: Mutex<Settings>,
     /// The multicast groups that the driver was told to join.
     pub(crate) groups: Groups,
+    /// Addresses that it was to have, and another station has.
+    pub(crate) duplicates: Mutex<Vec<InterfaceAddr>>,
     /// If it is a VLAN over another.
     pub(crate) vlan: Option<VlanParams>,
 }
@@ -137,6 +139,7 @@ impl StackDevice {
             rss: Mutex::default(),
             qdiscs: Mutex::new(Settings { root: qdisc, children: BTreeMap::new() }),
             groups: Groups::default(),
+            duplicates: Mutex::default(),
             vlan: None,
         }
     }

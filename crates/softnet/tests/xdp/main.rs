@@ -4,6 +4,7 @@
 
 mod builder;
 mod claims;
+mod dad;
 mod daemons;
 mod dns;
 mod follow;

@@ -9,6 +9,7 @@
 mod announce;
 mod arp;
 mod conflicts;
+mod dad;
 mod errors;
 mod family;
 mod local;
@@ -51,6 +52,7 @@ use softnet_tcp::conn::Error;
 
 use announce::Announcements;
 use conflicts::Conflicts;
+use dad::Probes;
 use family::SlowFamily;
 
 pub use announce::Announce;
@@ -168,6 +170,7 @@ pub struct SlowPath {
     redirects: RedirectLimit,
     announcements: Announcements,
     conflicts: Conflicts,
+    probes: Probes,
     pub(super) actions: Actions,
     /// What hooks made or took during the call at hand.
     made: Made,
@@ -197,6 +200,7 @@ impl SlowPath {
             redirects: RedirectLimit::default(),
             announcements: Announcements::default(),
             conflicts: Conflicts::default(),
+            probes: Probes::default(),
             actions: Actions::new(),
             made: Made::default(),
         }
@@ -265,7 +269,8 @@ impl SlowPath {
         let (neigh, frags) = (self.neigh.next_deadline(), self.frags.next_deadline());
         let others =
             [self.announcements.next_deadline(), self.pmtu.next_deadline(), self.conflicts.next_deadline()];
-        [neigh, frags].into_iter().chain(others).flatten().min()
+        let probes = self.probes.next_deadline();
+        [neigh, frags, probes].into_iter().chain(others).flatten().min()
     }
 
     /// Processes one packet of the fast path's exceptions; of an aggregate each segment, as if it
@@ -288,6 +293,7 @@ impl SlowPath {
             call.announce_again();
             call.slow.pmtu.poll(view.now);
             call.slow.conflicts.polled();
+            call.probe_again();
             call.slow.neigh.poll(view.now, &mut call.slow.actions);
         });
     }
@@ -337,6 +343,7 @@ impl SlowPath {
         out: &mut Effects,
     ) {
         self.announcements.forget(dev);
+        self.probes.forget(dev);
         self.neigh.remove_device(dev, &mut self.actions);
         self.call(ctx, view, out, |_| ());
     }
