@@ -3,6 +3,7 @@
 mod capture;
 mod check;
 mod cli;
+mod control_group;
 mod generate;
 mod instance;
 mod load;

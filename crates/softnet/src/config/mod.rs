@@ -28,6 +28,7 @@ mod check;
 mod check_filter;
 mod check_nat;
 mod context;
+mod control;
 mod errors;
 mod filter;
 mod follow;
@@ -73,6 +74,7 @@ use softnet_core::steer::{MAX_CPUS, XpsError, XpsMaps};
 
 pub(crate) use check::never_a_host;
 pub use context::Context;
+pub use control::ControlConfig;
 pub use errors::{At, ConfigErrors, ParseError, Problem};
 pub use filter::{FilterConfig, RuleAddresses, RuleConfig, SetConfig};
 pub use follow::FollowConfig;
@@ -125,6 +127,8 @@ pub struct Config {
     pub nat: Option<NatConfig>,
     /// Which packets pass: `[filter]`, `[[rule]]` and `[[set]]`.
     pub filter: FilterConfig,
+    /// Which users may ask it: `[control]`.
+    pub control: ControlConfig,
     /// Where it tells its metrics: `[metrics]`; `None`: nowhere.
     pub metrics: Option<MetricsConfig>,
 }

@@ -191,6 +191,7 @@ fn a_full_file_means_what_it_says() {
         }],
         nat: None,
         filter: FilterConfig::default(),
+        control: ControlConfig::default(),
         metrics: None,
     };
     let config = Config::parse(GOOD, "good.toml", &CPUS).unwrap();
