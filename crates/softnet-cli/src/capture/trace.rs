@@ -1,8 +1,8 @@
 //! `softnet trace`: what each stage of a running instance does with the next packets.
 //!
-//! The instance tells steps of many packets as they are taken; here those of one are put together. A packet is complete when it
-//! left or was dropped; one that waits for something (a neighbour, a socket, a discipline) is shown as far as it came when nothing
-//! more is told of it for a while.
+//! The instance tells steps of many packets as they are taken; here those of one are put together.
+//! A packet is complete when it left or was dropped; one that waits for something (a neighbour, a
+//! socket, a discipline) is shown as far as it came when nothing more is told of it for a while.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;

@@ -4,7 +4,7 @@
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ControlConfig {
-    /// The group, by name or number, whose members may look (`softnet show`, `top`), and change nothing; `None`: only the user
-    /// that runs the stack, and root, may ask it.
+    /// The group, by name or number, whose members may look (`softnet show`, `top`), and change
+    /// nothing; `None`: only the user that runs the stack, and root, may ask it.
     pub group: Option<String>,
 }

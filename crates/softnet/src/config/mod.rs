@@ -275,8 +275,8 @@ pub struct DeviceConfig {
     pub arp_notify: bool,
     /// Whether its IPv6 addresses are (`net.ipv6.conf.DEV.ndisc_notify`).
     pub ndisc_notify: bool,
-    /// Whether it is asked on the link if another station has its addresses (`net.ipv6.conf.DEV.accept_dad`, of IPv4 too): not of
-    /// those that it shares with the kernel.
+    /// Whether it is asked on the link if another station has its addresses
+    /// (`net.ipv6.conf.DEV.accept_dad`, of IPv4 too): not of those that it shares with the kernel.
     pub dad: bool,
     /// How sources of packets that come by it are asked for their way back
     /// (`net.ipv4.conf.DEV.rp_filter`), of IPv6 too.

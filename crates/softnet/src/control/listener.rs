@@ -218,8 +218,8 @@ impl Listener {
         Place::open(path)?.bind()
     }
 
-    /// The same; members of `group`, a name or a number, may connect to look, and change nothing. The socket has mode 0660
-    /// then, from when it is the group's.
+    /// The same; members of `group`, a name or a number, may connect to look, and change nothing.
+    /// The socket has mode 0660 then, from when it is the group's.
     pub fn bind_for(path: &Path, group: Option<&str>) -> Result<Listener, BindError> {
         let Some(name) = group else { return Self::bind(path) };
         let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();

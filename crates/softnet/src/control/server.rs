@@ -201,7 +201,8 @@ impl Loop {
         }
     }
 
-    /// The group, if the client at the other end of `stream` is only one of its members: neither the user that runs this nor root.
+    /// The group, if the client at the other end of `stream` is only one of its members: neither
+    /// the user that runs this nor root.
     fn looks_only(&self, stream: &UnixStream) -> Option<String> {
         let group = self.listener.group.as_ref()?;
         let own = [0, rustix::process::geteuid().as_raw()];

@@ -1,7 +1,8 @@
 //! How close a process is to the memory limit of its control group, at which the kernel kills it.
 //!
-//! Asked by a thread of the control plane now and then. Reads the files of cgroup v2 and v1; pages of files that the kernel
-//! can let go of do not count. Invariant: whatever is in those files, no panic; where nothing can be read there is no limit.
+//! Asked by a thread of the control plane now and then. Reads the files of cgroup v2 and v1; pages
+//! of files that the kernel can let go of do not count. Invariant: whatever is in those files, no
+//! panic; where nothing can be read there is no limit.
 
 use std::path::{Path, PathBuf};
 

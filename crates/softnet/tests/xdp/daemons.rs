@@ -1,5 +1,5 @@
-//! Routing daemons beside softnet, on the same interfaces: bird and FRR. What they put into the kernel's table softnet
-//! forwards by.
+//! Routing daemons beside softnet, on the same interfaces: bird and FRR. What they put into the
+//! kernel's table softnet forwards by.
 
 use std::fmt::Write as _;
 use std::fs::Permissions;
@@ -223,7 +223,8 @@ fn frr_brings_routes_by_ospf() {
     world.end();
 }
 
-/// The same with BGP. Its session ends and comes again, and with it 10,000 routes, while packets pass by a route that stays.
+/// The same with BGP. Its session ends and comes again, and with it 10,000 routes, while packets
+/// pass by a route that stays.
 #[test]
 fn frr_brings_a_table_by_bgp() {
     let Some(mut world) = World::new(2) else { return };

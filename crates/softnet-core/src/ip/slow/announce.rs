@@ -39,8 +39,9 @@ impl Announcements {
 }
 
 impl SlowPath {
-    /// Announces the addresses of device `dev`, now and once more: it was opened, maybe with another MAC address than before. Those of
-    /// addresses whose [duplicates](Self::detect_duplicates) are looked for wait for objections.
+    /// Announces the addresses of device `dev`, now and once more: it was opened, maybe with
+    /// another MAC address than before. Those of addresses whose
+    /// [duplicates](Self::detect_duplicates) are looked for wait for objections.
     pub fn announce(
         &mut self,
         ctx: &mut SoftnetData,

@@ -1,9 +1,10 @@
-//! Duplicate address detection: whether another station has an address that softnet is given (RFC 5227 section 2.1 for IPv4,
-//! RFC 4862 section 5.4 for IPv6).
+//! Duplicate address detection: whether another station has an address that softnet is given (RFC
+//! 5227 section 2.1 for IPv4, RFC 4862 section 5.4 for IPv6).
 //!
-//! The address is used meanwhile, as the kernel does with IPv4, and with IPv6 where that is optimistic (RFC 4429): a router that
-//! waits for seconds after each start is the greater evil. Until then it announces nothing, so that neighbours which know
-//! the other station go on knowing it, and its advertisements override nothing. A duplicate is told to the owner of the
+//! The address is used meanwhile, as the kernel does with IPv4, and with IPv6 where that is
+//! optimistic (RFC 4429): a router that waits for seconds after each start is the greater evil.
+//! Until then it announces nothing, so that neighbours which know the other station go on knowing
+//! it, and its advertisements override nothing. A duplicate is told to the owner of the
 //! configuration, which takes the address away. Bounded: by the addresses that there are.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -56,8 +57,8 @@ impl Probes {
         self.all.iter().any(|probe| (probe.dev, probe.ip) == (dev, ip))
     }
 
-    /// A station on device `dev` at `mac` says at `now` that it has `ip`, or would like to. Whether that is a duplicate of an
-    /// address that is asked for.
+    /// A station on device `dev` at `mac` says at `now` that it has `ip`, or would like to. Whether
+    /// that is a duplicate of an address that is asked for.
     pub(super) fn claim(&mut self, now: u64, conflict: Conflict) -> bool {
         let asked = |probe: &Probe| (probe.dev, probe.ip) == (conflict.dev, conflict.ip);
         let Some(at) = self.all.iter().position(asked) else { return false };
@@ -79,8 +80,8 @@ impl Probes {
 }
 
 impl SlowPath {
-    /// Asks on the link of device `dev`, which has the addresses `ips` from now on, whether others have them. To be called
-    /// before they are [announced](Self::announce).
+    /// Asks on the link of device `dev`, which has the addresses `ips` from now on, whether others
+    /// have them. To be called before they are [announced](Self::announce).
     pub fn detect_duplicates(
         &mut self,
         ctx: &mut SoftnetData,
@@ -137,15 +138,15 @@ impl Call<'_> {
         });
     }
 
-    /// A station at `mac` on device `dev` speaks as the one that has `ip`, or asks whether it may. Whether softnet asked the
-    /// same: then it does not have the address, and answers nothing.
+    /// A station at `mac` on device `dev` speaks as the one that has `ip`, or asks whether it may.
+    /// Whether softnet asked the same: then it does not have the address, and answers nothing.
     pub(super) fn is_duplicate(&mut self, dev: u16, ip: IpAddr, mac: MacAddr) -> bool {
         self.slow.probes.claim(self.view.now, Conflict { dev, ip, mac })
     }
 }
 
-/// Whose address an ARP packet is about, for detection: that of its sender, or the one that it asks for without having one
-/// (RFC 5227 section 2.1.1).
+/// Whose address an ARP packet is about, for detection: that of its sender, or the one that it asks
+/// for without having one (RFC 5227 section 2.1.1).
 pub(super) fn claimed(packet: &ArpPacket) -> Ipv4Addr {
     match packet.is_probe() {
         true => packet.target_ip,

@@ -59,8 +59,8 @@ impl Call<'_> {
                 }
                 // The answer must not wait for a question.
                 let to = mac.unwrap_or(from);
-                // While it may be another's the answer overrides nothing (RFC 4429 section 3.3), nor does that of one that
-                // others have, too (section 7.2.7).
+                // While it may be another's the answer overrides nothing (RFC 4429 section 3.3),
+                // nor does that of one that others have, too (section 7.2.7).
                 let overrides = source == target && !self.slow.probes.is_tentative(dev, target.into());
                 let says = (source, target, overrides);
                 if is_group(&to) || nd::write_advertisement(&mut skb, iface.mac, says, (src, to)).is_none() {

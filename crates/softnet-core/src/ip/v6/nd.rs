@@ -113,10 +113,10 @@ fn mac_option(mut options: &[u8], kind: u8) -> Result<Option<MacAddr>, DropReaso
     Ok(found)
 }
 
-/// Writes into `skb`, whatever it held, the question for `target` from `source` at `mac` (`::`: whether another has it, RFC
-/// 4862 section 5.4.2): to the MAC address `to`, or to the
-/// group of those that might have it. `None`, and the skb as it was, if there is no room behind its first byte. Device and
-/// flags are left to the caller.
+/// Writes into `skb`, whatever it held, the question for `target` from `source` at `mac` (`::`:
+/// whether another has it, RFC 4862 section 5.4.2): to the MAC address `to`, or to the group of
+/// those that might have it. `None`, and the skb as it was, if there is no room behind its first
+/// byte. Device and flags are left to the caller.
 pub fn write_solicitation(
     skb: &mut Skb,
     mac: MacAddr,
@@ -131,9 +131,10 @@ pub fn write_solicitation(
     write(skb, (to, mac), (source, dst), [SOLICITATION, 0], target, option)
 }
 
-/// The same for the answer to a node that asked from `asker`: `target` is at `mac`. `to` is where the node is. One without an
-/// address is told by telling all nodes (section 7.2.4). `source` is an address that is softnet's alone. If the target is not,
-/// or not for sure, the answer `overrides` none that came before (section 7.2.7).
+/// The same for the answer to a node that asked from `asker`: `target` is at `mac`. `to` is where
+/// the node is. One without an address is told by telling all nodes (section 7.2.4). `source` is an
+/// address that is softnet's alone. If the target is not, or not for sure, the answer `overrides`
+/// none that came before (section 7.2.7).
 pub fn write_advertisement(
     skb: &mut Skb,
     mac: MacAddr,
