@@ -84,19 +84,29 @@ pub(crate) fn addr(args: &AddrArgs) -> Result<(), Failure> {
             if let (Some(dev), true) = (&dev, rows.is_empty()) {
                 return Err(no_device(dev));
             }
-            let all: Vec<(&str, &str)> = rows
+            let all: Vec<(&str, &str, bool)> = rows
                 .iter()
-                .flat_map(|row| row.addresses.iter().map(|own| (&row.name[..], &own[..])))
+                .flat_map(|row| {
+                    let used = row.addresses.iter().map(|own| (&row.name[..], &own[..], false));
+                    used.chain(row.duplicates.iter().map(|own| (&row.name[..], &own[..], true)))
+                })
                 .collect();
+            let line = |(dev, addr, duplicate): &(&str, &str, bool)| {
+                format!("{addr} dev {dev}{}\n", if *duplicate { " duplicate" } else { "" })
+            };
             match live.json {
                 true => {
-                    let rows: Vec<_> =
-                        all.iter().map(|(dev, addr)| serde_json::json!({"dev": dev, "addr": addr})).collect();
+                    let row = |(dev, addr, duplicate): &(&str, &str, bool)| {
+                        let mut row = serde_json::json!({"dev": dev, "addr": addr});
+                        if *duplicate {
+                            row["duplicate"] = true.into();
+                        }
+                        row
+                    };
+                    let rows: Vec<_> = all.iter().map(row).collect();
                     print_json(&rows)
                 }
-                false => {
-                    print(&all.iter().map(|(dev, addr)| format!("{addr} dev {dev}\n")).collect::<String>())
-                }
+                false => print(&all.iter().map(line).collect::<String>()),
             }
         }
         Order::Set(set) => live.change(&Request::Addr(set)),

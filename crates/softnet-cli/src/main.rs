@@ -61,6 +61,7 @@ Examples:
   softnet link --help              links and MTUs, as `ip link` has them
   softnet reload                   read the configuration again, and apply it
   softnet capture eth1 udp port 53 packets that pass, as tcpdump shows them
+  softnet trace eth1 -n 5          what each stage does with the next packets
   softnet bench forward            how fast this machine forwards
   softnet load 10.0.0.2:11211      how fast a memcached server answers over UDP
 
@@ -84,6 +85,7 @@ enum Command {
     Link(link::LinkArgs),
     Reload(reload::Reload),
     Capture(capture::CaptureArgs),
+    Trace(capture::trace::TraceArgs),
     Demo(demo::Demo),
     #[command(after_help = load::HELP)]
     Load(load::LoadArgs),
@@ -129,6 +131,7 @@ fn main() -> ExitCode {
         Command::Link(args) => link::link(&args),
         Command::Reload(args) => reload::reload(&args),
         Command::Capture(args) => capture::capture(&args),
+        Command::Trace(args) => capture::trace::trace(&args),
         Command::Demo(args) => demo::demo(&args),
         Command::Load(args) => load::load(&args),
         Command::Bench(bench) => bench.run(),

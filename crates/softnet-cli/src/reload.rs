@@ -23,9 +23,9 @@ changed while the instance runs, nothing is changed, and the error names file, l
 says in the log what came of it.
 
 What can be changed: addresses, [[route]], [[neighbour]], the rules of [nat], [filter] with [[rule]] and [[set]], and of
-a device qdisc, threaded, napi_defer_hard_irqs, gro_flush_timeout, irq_suspend_timeout, gro, send_redirects, arp_notify
-and ndisc_notify. A device that the file does not have any more is closed and given back; it comes back by a later
-reload. All else takes a restart: a device that is new, [stack], [tcp], the size of tables.
+a device qdisc, threaded, napi_defer_hard_irqs, gro_flush_timeout, irq_suspend_timeout, gro, send_redirects, arp_notify,
+ndisc_notify and dad. A device that the file does not have any more is closed and given back; it comes back by a later
+reload. All else takes a restart: a device that is new, [stack], [tcp], [control], the size of tables.
 
 Only what the file says otherwise than when it was read last is changed. So what `softnet route`, `addr`, `neigh`, `set`,
 `qdisc` and `filter` changed stays. (A route of the file that was removed by hand is there again.)";

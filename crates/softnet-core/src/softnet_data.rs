@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::qdisc::MirredStack;
 use crate::skb::{Batch, CacheSizes, CacheStats, DropReason, Frame, Region, Skb, SkbList, Store};
+use crate::tap::trace::Step;
 use crate::tap::{Tap, Taps};
 
 /// Devices of a stack at the most. Drop counters are kept for so many; one with a higher index is counted under the last.
@@ -213,7 +214,7 @@ impl SoftnetData {
 
     /// Shows captures `batch`, which came in by `queue` of netdev `dev` at `now`.
     #[inline(always)]
-    pub fn tap_in(&mut self, now: u64, dev: u16, queue: u16, batch: &Batch) {
+    pub fn tap_in(&mut self, now: u64, dev: u16, queue: u16, batch: &mut Batch) {
         if self.tap.is_on() {
             self.tap.came_in(now, dev, queue, batch);
         }
@@ -232,6 +233,28 @@ impl SoftnetData {
     pub fn tap_out(&mut self, now: u64, dev: u16, queue: u16, batch: &mut Batch) {
         if self.tap.is_on() {
             self.tap.leave(now, dev, queue, batch);
+        }
+    }
+
+    /// Whether there may be a trace, to which a stage is to say what it does.
+    #[inline(always)]
+    pub(crate) fn may_trace(&self) -> bool {
+        self.tap.is_on()
+    }
+
+    /// Says to a trace what is done with `skb` at `now`, on queue `at.1` of netdev `at.0`.
+    #[inline(always)]
+    pub(crate) fn trace(&mut self, now: u64, skb: &Skb, at: (u16, u16), step: Step) {
+        if self.tap.is_on() {
+            self.tap.step(now, skb, at, step);
+        }
+    }
+
+    /// The same of all packets of `batch`.
+    #[inline(always)]
+    pub(crate) fn trace_all(&mut self, now: u64, batch: &Batch, at: (u16, u16), step: Step) {
+        if self.tap.is_on() {
+            self.tap.steps(now, batch, at, step);
         }
     }
 
@@ -358,6 +381,10 @@ impl SoftnetData {
     /// Frees a packet that reached its receiver here.
     #[inline]
     pub fn deliver(&mut self, skb: Skb) {
+        if self.tap.is_on() {
+            let at = (skb.head().dev, skb.head().queue);
+            self.tap.step(0, &skb, at, Step::Delivered);
+        }
         self.stats.delivered.add(1);
         self.store.free_skb(skb);
     }

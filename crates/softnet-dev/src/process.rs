@@ -79,6 +79,15 @@ pub fn ignore_signals() {
 
 /// The process at the other end of a connected Unix socket, if this PID namespace knows it.
 pub fn peer_pid(stream: &UnixStream) -> Option<u32> {
+    u32::try_from(peer(stream)?.pid).ok().filter(|&pid| pid != 0)
+}
+
+/// The effective user id of the process at the other end of a connected Unix socket, when it connected.
+pub fn peer_uid(stream: &UnixStream) -> Option<u32> {
+    peer(stream).map(|peer| peer.uid)
+}
+
+fn peer(stream: &UnixStream) -> Option<libc::ucred> {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: `peer` and `len` are live, and `len` says how large `peer` is.
@@ -91,7 +100,7 @@ pub fn peer_pid(stream: &UnixStream) -> Option<u32> {
             &mut len,
         )
     };
-    u32::try_from(peer.pid).ok().filter(|&pid| error == 0 && pid != 0)
+    (error == 0).then_some(peer)
 }
 
 /// Raises how many files this process may have open at once to what the system allows it
@@ -138,6 +147,7 @@ mod tests {
     fn the_other_end_of_a_pair_is_this_process() {
         let (one, _other) = UnixStream::pair().unwrap();
         assert_eq!(peer_pid(&one), Some(std::process::id()));
+        assert_eq!(peer_uid(&one), Some(rustix::process::geteuid().as_raw()));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod pcapng;
 mod summary;
+pub(crate) mod trace;
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
@@ -79,6 +80,7 @@ pub(crate) fn capture(args: &CaptureArgs) -> Result<(), Failure> {
         drops: args.drops || which == "drop",
         snaplen: args.snaplen,
         filter,
+        ..SetCapture::default()
     };
     let client = Client::new(args.name.as_deref()).map_err(|error| Failure::Run(error.to_string()))?;
     ignore_signals();
@@ -168,7 +170,7 @@ impl Sink {
                 let flags = match record.seen {
                     Seen::In => pcapng::INBOUND,
                     Seen::Out => pcapng::OUTBOUND,
-                    Seen::Drop => 0,
+                    Seen::Drop | Seen::Step => 0,
                 };
                 let packet =
                     pcapng::Packet { interface: record.dev.into(), time, len: record.len, data: record.data };
@@ -181,6 +183,8 @@ impl Sink {
                     Seen::In => "In ".into(),
                     Seen::Out => "Out".into(),
                     Seen::Drop => format!("Drop({reason})"),
+                    // A capture gets none.
+                    Seen::Step => "-".into(),
                 };
                 let (h, m, s, us) = (s / 3600 % 24, s / 60 % 60, s % 60, us % 1_000_000);
                 let text = summary::summary(record.data, record.len as usize);

@@ -171,6 +171,12 @@ pub(crate) fn right(title: &'static str, cell: impl Into<String>) -> Cell {
     (title, Align::Right, cell.into())
 }
 
+/// Its addresses, and those that it does not use.
+fn addresses(dev: &DevRow) -> String {
+    let duplicates = dev.duplicates.iter().map(|own| format!("{own}(duplicate)"));
+    dev.addresses.iter().cloned().chain(duplicates).collect::<Vec<_>>().join(" ")
+}
+
 impl Row for DevRow {
     const NONE: &'static str = "no devices";
 
@@ -183,7 +189,7 @@ impl Row for DevRow {
         vec![
             left("dev", &self.name),
             left("link", &self.link),
-            left("addresses", self.addresses.join(" ")),
+            left("addresses", addresses(self)),
             left("groups", groups(self)),
             left("mac", &self.mac),
             right("mtu", self.mtu.to_string()),

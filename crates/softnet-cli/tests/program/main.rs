@@ -3,6 +3,7 @@
 mod capture;
 mod check;
 mod cli;
+mod control_group;
 mod generate;
 mod instance;
 mod load;
@@ -13,3 +14,4 @@ mod rootless;
 mod rx_class;
 mod tc;
 mod top;
+mod trace;

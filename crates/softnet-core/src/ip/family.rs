@@ -217,6 +217,12 @@ impl Leaf {
         leaf & (MAX_NEXT_HOPS - 1)
     }
 
+    /// Bits of the prefix that a leaf is of.
+    #[inline(always)]
+    pub(super) const fn prefix_len(leaf: u32) -> u8 {
+        (leaf >> HOP_BITS) as u8
+    }
+
     /// Whether `entry` is a leaf of a prefix of at most `len` bits.
     #[inline(always)]
     pub(super) const fn is_within(entry: u32, len: u8) -> bool {
@@ -248,6 +254,8 @@ pub trait LongestMatch<A: Family>: Default {
     fn lookup_batch(&self, dst: &[A::Bits], hops: &mut [u32]);
     /// The next hop for `addr`.
     fn longest_match(&self, addr: A) -> u32;
+    /// How many bits the prefix has that was found for `addr`; 0 as well if there is none.
+    fn matched_len(&self, addr: A) -> u8;
     /// Bytes that it takes.
     fn bytes(&self) -> usize;
 }

@@ -34,6 +34,7 @@ use super::v6::header::{next, upper};
 use super::{ETH_LEN, Prefix, Prefix6};
 use crate::SoftnetData;
 use crate::skb::{Batch, DropReason, Flags, Skb};
+use crate::tap::trace::{Ends, Step, is_traced};
 
 /// The slots, in the order of netfilter's hook numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,7 +202,38 @@ impl<'a> HookContext<'a> {
     #[inline(never)]
     fn call(&mut self, hook: &dyn Hook, passage: Passage, batch: &mut Batch) {
         batch.as_mut_slice().iter_mut().for_each(set_offsets);
+        match self.ctx.may_trace() && batch.as_slice().iter().any(is_traced) {
+            false => hook.run(self, passage, batch),
+            true => self.call_traced(hook, passage, batch),
+        }
+    }
+
+    /// The same, and tells traces what became of the packets that they follow.
+    fn call_traced(&mut self, hook: &dyn Hook, passage: Passage, batch: &mut Batch) {
+        let ends = |skb: &Skb| Ends::of(skb.data(), skb.len());
+        let number = |skb: &Skb| (skb.region(), skb.index());
+        let traced = batch.as_slice().iter().filter(|skb| is_traced(skb));
+        let before: Vec<_> = traced.map(|skb| (number(skb), ends(skb))).collect();
+        let made = self.made.len();
         hook.run(self, passage, batch);
+        let HookContext { ctx, now, made: all_made, .. } = self;
+        let slot = passage.slot;
+        for skb in batch.as_slice() {
+            if let Some((_, before)) = before.iter().find(|(one, _)| is_traced(skb) && *one == number(skb)) {
+                let step = Step::Passed {
+                    slot,
+                    ends: (*before).zip(ends(skb)).map(|(before, behind)| [before, behind]),
+                    conntrack: skb.head().conntrack,
+                };
+                ctx.trace(*now, skb, (skb.head().dev, skb.head().queue), step);
+            }
+        }
+        // Those that are dropped say so themselves.
+        for (skb, _) in all_made.0.iter().skip(made) {
+            if before.iter().any(|(one, _)| *one == number(skb)) {
+                ctx.trace(*now, skb, (skb.head().dev, skb.head().queue), Step::Taken(slot));
+            }
+        }
     }
 
     /// The same of one packet; `None` if it does not go on.

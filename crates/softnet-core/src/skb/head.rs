@@ -17,6 +17,8 @@ impl Flags {
     pub const GSO_FIXED_ID: u16 = 1 << 4;
     /// A capture has seen it leave, see [`tap`](crate::tap).
     pub const TAPPED: u16 = 1 << 5;
+    /// A trace follows it, see [`trace`](crate::tap::trace).
+    pub const TRACED: u16 = 1 << 6;
     /// Its destination is not the one that it came to.
     pub const TRANSLATED: u16 = 1 << 8;
     /// A hook made it a packet of the other family, and has looked at its source as `rp_filter`
@@ -137,12 +139,12 @@ pub struct Head {
 impl Head {
     /// The packet becomes one that is made here, in the same buffer, such as the answer to itself:
     /// forgets what was received, but for the way back. That is the device and the queue, and where
-    /// the L3 header is.
+    /// the L3 header is. A trace goes on.
     #[inline]
     pub fn turn_around(&mut self) {
-        let Head { dev, queue, l3, frag_count, frag_len, .. } = *self;
+        let Head { dev, queue, l3, frag_count, frag_len, flags, .. } = *self;
         let kept = Head { dev, queue, l3, frag_count, frag_len, ..Head::EMPTY };
-        *self = Head { flags: Flags::ORIGINATED, ..kept };
+        *self = Head { flags: Flags::ORIGINATED | flags & Flags::TRACED, ..kept };
     }
 
     /// Takes over what `of` says of the way of its packet, of which this one is a part: where it

@@ -12,6 +12,7 @@ use crate::qdisc::Origin;
 use crate::skb::Batch;
 use crate::sock::Transport;
 use crate::steer::TxChoice;
+use crate::tap::trace::Step;
 
 /// What the receive path asks of the thread that polls.
 pub trait ReceiveHost {
@@ -85,9 +86,20 @@ fn local_input(
         return local_input_cut(ctx, transport, outcome, host);
     }
     let mut unserved = Batch::new();
+    if ctx.may_trace() {
+        trace_local(ctx, host.now(), transport, &outcome.local[transport]);
+    }
     host.local_input(ctx, transport, &mut outcome.local[transport], &mut unserved);
     for skb in unserved.drain() {
         outcome.slow.push(ctx, skb, Exception::NoSocket);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn trace_local(ctx: &mut SoftnetData, now: u64, transport: Transport, local: &Batch) {
+    for skb in local.as_slice() {
+        ctx.trace(now, skb, (skb.head().dev, skb.head().queue), Step::Socket(transport.number()));
     }
 }
 

@@ -19,6 +19,7 @@ use crate::qdisc::{
 };
 use crate::skb::{BATCH, Batch, DropReason, Region, Skb, SkbList};
 use crate::sync::{AbortOnPanic, AtomicU64, AtomicUsize, Ordering};
+use crate::tap::trace::Step;
 use crate::vlan;
 
 /// ns after which a full ring is looked at again, if no thread sends meanwhile. No device tells of its completions;
@@ -426,6 +427,7 @@ impl<W: TxWake> NetdevQueue<W> {
         let _owner = AbortOnPanic::new();
         let mut to_free = ToFree::new();
         let made_here = qdisc::local_bytes(batch);
+        ctx.trace_all(now, batch, (self.dev, self.due.wake.number()), Step::Queued);
         let sent = self.root.send(&mut XmitContext { ctx, now }, now, origin, batch, &mut to_free);
         self.free(ctx, &mut to_free);
         if made_here > 0 && sent == Sent::Deferred {

@@ -15,11 +15,13 @@ pub mod filter;
 mod ring;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
+pub mod trace;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 pub use filter::{Filter, FilterError};
 use ring::{RingReader, RingWriter, ring};
+use trace::{Budget, Step};
 
 use crate::skb::{Batch, DropReason, Flags, Skb, VlanProto};
 use crate::sync::{AtomicU64, Ordering};
@@ -50,6 +52,8 @@ pub enum Seen {
     Out,
     /// It was dropped.
     Drop,
+    /// A stage did something with it, see [`trace`].
+    Step,
 }
 
 /// What a capture takes.
@@ -59,20 +63,20 @@ pub struct Wanted {
     pub dev: Option<u16>,
     /// RX or TX queue; `None`: of all.
     pub queue: Option<u16>,
-    /// By [`Seen`].
+    /// By [`Seen`]. A trace has steps alone, of packets that come in.
     pub seen: [bool; 3],
     /// Bytes of each packet that are kept.
     pub snaplen: usize,
     /// Which packets.
     pub filter: Filter,
+    /// Not packets, but what stages do with the first ones: a trace of so many.
+    pub trace: Option<Arc<Budget>>,
 }
 
 impl Wanted {
     #[inline]
-    fn concerns(&self, seen: Seen, dev: u16, queue: u16) -> bool {
-        self.seen[seen as usize]
-            && self.dev.is_none_or(|one| one == dev)
-            && self.queue.is_none_or(|one| one == queue)
+    fn concerns(&self, dev: u16, queue: u16) -> bool {
+        self.dev.is_none_or(|one| one == dev) && self.queue.is_none_or(|one| one == queue)
     }
 }
 
@@ -107,6 +111,7 @@ impl<'a> Record<'a> {
             0 => Seen::In,
             1 => Seen::Out,
             2 => Seen::Drop,
+            3 => Seen::Step,
             _ => return None,
         };
         let (dev, queue, reason) = (place as u16, (place >> 16) as u16, (place >> 40) as u8);
@@ -315,13 +320,15 @@ pub(crate) struct Tap {
     /// [`Taps::on`] when `captures` was filled.
     joined: u64,
     captures: Vec<(u64, Arc<Wanted>, RingWriter)>,
+    /// One of them is a trace.
+    traces: bool,
     /// When it last received or sent.
     now: u64,
 }
 
 impl Tap {
     pub(crate) fn new(taps: Arc<Taps>) -> Self {
-        Tap { taps, joined: 0, captures: Vec::new(), now: 0 }
+        Tap { taps, joined: 0, captures: Vec::new(), traces: false, now: 0 }
     }
 
     #[inline(always)]
@@ -358,6 +365,7 @@ impl Tap {
                 self.captures.push((capture.id, capture.wanted.clone(), writer));
             }
         }
+        self.traces = self.captures.iter().any(|(_, wanted, _)| wanted.trace.is_some());
         self.joined != 0
     }
 
@@ -372,8 +380,11 @@ impl Tap {
     /// Packets that came in by `queue` of netdev `dev`.
     #[cold]
     #[inline(never)]
-    pub(crate) fn came_in(&mut self, now: u64, dev: u16, queue: u16, batch: &Batch) {
+    pub(crate) fn came_in(&mut self, now: u64, dev: u16, queue: u16, batch: &mut Batch) {
         self.all(Seen::In, now, dev, queue, batch);
+        if self.traces {
+            batch.as_mut_slice().iter_mut().for_each(|skb| self.begin(skb, dev, queue));
+        }
     }
 
     /// Packets that netdev `dev` hands to its link, for `queue`.
@@ -381,6 +392,14 @@ impl Tap {
     #[inline(never)]
     pub(crate) fn sent(&mut self, now: u64, dev: u16, queue: u16, batch: &Batch) {
         self.all(Seen::Out, now, dev, queue, batch);
+        self.steps(now, batch, (dev, queue), Step::ToLink);
+    }
+
+    /// Packets with which a stage does the same, at `now`.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn steps(&mut self, now: u64, batch: &Batch, (dev, queue): (u16, u16), step: Step) {
+        batch.as_slice().iter().for_each(|skb| self.step(now, skb, (dev, queue), step));
     }
 
     fn all(&mut self, seen: Seen, now: u64, dev: u16, queue: u16, batch: &Batch) {
@@ -404,6 +423,7 @@ impl Tap {
         for skb in batch.as_mut_slice() {
             if skb.head().flags & Flags::TAPPED == 0 {
                 self.see(skb, (Seen::Out, 0), dev, queue);
+                self.step(now, skb, (dev, queue), Step::Sent);
                 skb.head_mut().flags |= Flags::TAPPED;
             }
         }
@@ -418,7 +438,9 @@ impl Tap {
             self.now = self.now.max(self.taps.clock.load(Ordering::Relaxed));
             for skb in skbs {
                 let (of, queue) = (skb.head().dev, skb.head().queue);
-                self.see(skb, (Seen::Drop, reason as u8), dev.unwrap_or(of), queue);
+                let dev = dev.unwrap_or(of);
+                self.see(skb, (Seen::Drop, reason as u8), dev, queue);
+                self.step(0, skb, (dev, queue), Step::Dropped(reason as u8));
             }
         }
     }
@@ -426,7 +448,9 @@ impl Tap {
     fn see(&mut self, skb: &Skb, (seen, reason): (Seen, u8), dev: u16, queue: u16) {
         let (frame, tag) = (skb.data(), vlan::get(skb.head()));
         for (_, wanted, ring) in &mut self.captures {
-            if !wanted.concerns(seen, dev, queue)
+            if wanted.trace.is_some()
+                || !wanted.seen.get(seen as usize).is_some_and(|seen| *seen)
+                || !wanted.concerns(dev, queue)
                 || !wanted.filter.matches(frame, skb.len(), tag.map(|(_, tci)| tci))
             {
                 continue;

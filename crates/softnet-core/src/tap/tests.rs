@@ -40,8 +40,14 @@ fn udp(port: u16) -> Vec<u8> {
     frame
 }
 
-const ALL: Wanted =
-    Wanted { dev: None, queue: None, seen: [true; 3], snaplen: MAX_SNAPLEN, filter: Filter::ALL };
+const ALL: Wanted = Wanted {
+    dev: None,
+    queue: None,
+    seen: [true; 3],
+    snaplen: MAX_SNAPLEN,
+    filter: Filter::ALL,
+    trace: None,
+};
 
 fn read(reader: &mut TapReader) -> Vec<u8> {
     let mut out = Vec::new();
@@ -65,9 +71,9 @@ fn packets_are_seen_where_they_pass() {
     let mut ctx = context(&taps);
     let (a, b) = (udp(1), udp(2));
     let mut packets = batch(&mut ctx, &[&a, &b]);
-    ctx.tap_in(1, 3, 4, &packets);
+    ctx.tap_in(1, 3, 4, &mut packets);
     let mut reader = taps.start(ALL).unwrap();
-    ctx.tap_in(10, 3, 4, &packets);
+    ctx.tap_in(10, 3, 4, &mut packets);
     ctx.tap_to_link(11, 6, 0, &packets);
     ctx.tap_out(12, 5, 1, &mut packets);
     // The ring had no room for the second, which comes by again.
@@ -119,8 +125,8 @@ fn each_capture_gets_what_it_wants() {
     let mut of_dev = taps.start(Wanted { dev: Some(7), ..ALL }).unwrap();
     let (a, b) = (udp(1), udp(2));
     let mut packets = batch(&mut ctx, &[&a, &b]);
-    ctx.tap_in(1, 7, 0, &packets);
-    ctx.tap_in(2, 8, 1, &packets);
+    ctx.tap_in(1, 7, 0, &mut packets);
+    ctx.tap_in(2, 8, 1, &mut packets);
     ctx.tap_out(3, 8, 1, &mut packets);
     while let Some(skb) = packets.pop() {
         ctx.deliver(skb);
@@ -152,7 +158,7 @@ fn records_of_several_threads_are_in_order_of_time() {
     let frame = udp(1);
     let mut packets = batch(&mut contexts[0], &[&frame, &frame]);
     for (time, i) in [(1, 2), (2, 0), (3, 0), (4, 1), (6, 2), (6, 1), (8, 0), (9, 2)] {
-        contexts[i].tap_in(time, i as u16, 0, &packets);
+        contexts[i].tap_in(time, i as u16, 0, &mut packets);
     }
     let seen = |bytes: &[u8]| records(bytes).iter().map(|r| (r.time, r.dev)).collect::<Vec<_>>();
     let mut out = Vec::new();
@@ -160,7 +166,7 @@ fn records_of_several_threads_are_in_order_of_time() {
     assert!(reader.read((9, 6), usize::MAX, &mut out));
     let expected = [(1, 2), (2, 0), (3, 0), (4, 1), (6, 1), (6, 2)];
     assert_eq!(seen(&out), expected.map(|one| [one; 2]).concat());
-    contexts[1].tap_in(7, 1, 0, &packets);
+    contexts[1].tap_in(7, 1, 0, &mut packets);
     // Packet by packet as well.
     let mut times = Vec::new();
     while {
@@ -183,7 +189,7 @@ fn a_ring_that_fills_does_not_wait() {
     let mut packets = batch(&mut ctx, &[&[7; 1500][..]; 32]);
     let mut out = Vec::new();
     for round in 1..100 {
-        ctx.tap_in(5, 0, 0, &packets);
+        ctx.tap_in(5, 0, 0, &mut packets);
         reader.read((5, 4), usize::MAX, &mut out);
         assert_eq!(out.is_empty(), round * 32 * ring::words_of(1500) < RING / 2, "{round}");
         if !out.is_empty() {
@@ -206,7 +212,7 @@ fn tags_are_put_back_and_chains_are_whole() {
     vlan::set(skb.head_mut(), VlanProto::Dot1ad, 0x2007);
     let mut one = Batch::new();
     one.push(skb).unwrap();
-    ctx.tap_in(1, 0, 0, &one);
+    ctx.tap_in(1, 0, 0, &mut one);
     ctx.free_batch(&mut one, DropReason::OtherHost);
     let mut expected = udp(3);
     expected.splice(12..12, [0x88, 0xa8, 0x20, 7]);
@@ -235,9 +241,9 @@ fn a_full_ring_loses_packets_and_counts_them() {
     let thread_taps = taps.clone();
     let thread = std::thread::spawn(move || {
         let mut ctx = context(&thread_taps);
-        let packets = batch(&mut ctx, &[&bytes[..]; 32]);
+        let mut packets = batch(&mut ctx, &[&bytes[..]; 32]);
         for _ in 0..100 {
-            ctx.tap_in(1, 0, 0, &packets);
+            ctx.tap_in(1, 0, 0, &mut packets);
         }
         let mut packets = packets;
         packets.drain().for_each(|skb| ctx.deliver(skb));
@@ -256,4 +262,54 @@ fn a_full_ring_loses_packets_and_counts_them() {
     }
     assert_eq!(total, (8 * RING / (8 * ring::words_of(1500))) as u64, "as many as there is room for");
     assert_eq!(reader.lost(), 3200 - total);
+}
+
+/// A trace follows as many packets as it was asked for, and those that it wants; captures get packets as ever.
+#[test]
+fn a_trace_follows_the_first_packets() {
+    let taps = Arc::new(Taps::default());
+    let mut ctx = context(&taps);
+    let budget = Arc::new(Budget::new(2));
+    let filter = Filter::parse("udp port 1").unwrap();
+    let wanted = Wanted { dev: Some(3), filter, trace: Some(budget), snaplen: 4, ..ALL };
+    let mut trace = taps.start(wanted).unwrap();
+    let mut capture = taps.start(Wanted { seen: [true, false, false], ..ALL }).unwrap();
+    let mut packets = batch(&mut ctx, &[&udp(1), &udp(2), &udp(1), &udp(1)]);
+    ctx.tap_in(10, 3, 4, &mut packets);
+    let followed: Vec<_> = packets.as_slice().iter().map(trace::is_traced).collect();
+    assert_eq!(followed, [true, false, true, false]);
+    ctx.trace_all(11, &packets, (5, 0), Step::Queued);
+    ctx.tap_out(12, 5, 1, &mut packets);
+    ctx.tap_out(12, 5, 1, &mut packets);
+    let last = packets.pop().unwrap();
+    let dropped = packets.pop().unwrap();
+    ctx.free(dropped, DropReason::IpTtl);
+    ctx.free(last, DropReason::IpTtl);
+    packets.drain().for_each(|skb| ctx.deliver(skb));
+
+    let bytes = read(&mut trace);
+    let told: Vec<_> = records(&bytes)
+        .iter()
+        .map(|record| {
+            let traced = trace::Traced::read(record).unwrap();
+            (traced.step, record.dev, record.time, traced.bytes.len())
+        })
+        .collect();
+    let ttl = Step::Dropped(DropReason::IpTtl as u8);
+    assert_eq!(
+        told,
+        [
+            (Step::Received, 3, 10, 4),
+            (Step::Received, 3, 10, 4),
+            (Step::Queued, 5, 11, 0),
+            (Step::Queued, 5, 11, 0),
+            (Step::Sent, 5, 12, 4),
+            (Step::Sent, 5, 12, 4),
+            (ttl, 0, 12, 0),
+            (Step::Delivered, 0, 12, 0),
+        ]
+    );
+    let bytes = read(&mut capture);
+    let whole = records(&bytes).iter().all(|record| record.seen == Seen::In && record.data.len() > 40);
+    assert!(whole && records(&bytes).len() == 4);
 }

@@ -115,7 +115,9 @@ impl StackBuilder {
         let (devices, factories): (Vec<_>, Vec<_>) = own.into_iter().unzip();
         config.devices.extend(devices);
         config.check(&available_cpus())?;
-        let control = control.then(|| Listener::bind(&config.stack.socket_path())).transpose()?;
+        let control = control
+            .then(|| Listener::bind_for(&config.stack.socket_path(), config.control.group.as_deref()))
+            .transpose()?;
         let metrics = config.metrics.as_ref().map(|metrics| {
             let why = |why| StartError::Metrics { listen: metrics.listen.clone(), why };
             Bound::new(metrics).map_err(why)

@@ -44,7 +44,7 @@ use crate::stack::rib::Rib;
 use crate::steering::{Arfs, Auto};
 use crate::tx::qdisc::Layout;
 use crate::tx::{NetdevQueue, QueueWake, TxBackpressure};
-use crate::util::{Spawn, lock, spawn, timespec, warn};
+use crate::util::{Spawn, cgroup, lock, note, spawn, timespec, warn};
 use kernel_addrs::KernelAddrs;
 use reload::Ending;
 
@@ -71,6 +71,9 @@ pub struct Housekeeper {
     retry_at: Option<u64>,
     /// When to look again whether there is memory for routes that are not in force yet.
     routes_at: Option<u64>,
+    /// What was told of the control group's memory limit, and when to look at it again.
+    memory: cgroup::Watch,
+    memory_at: Option<u64>,
     /// Connections that are to end.
     ending: Option<Ending>,
     /// For each device why it could not be opened when that was last tried, which was told then.
@@ -118,6 +121,8 @@ impl Housekeeper {
             patches,
             retry_at,
             routes_at: None,
+            memory: cgroup::Watch::default(),
+            memory_at: Some(0),
             ending: None,
             refused,
             kernel_addrs: KernelAddrs::default(),
@@ -295,6 +300,7 @@ impl Housekeeper {
         }
         // In-process devices are at their peer's other end for good, and nothing between them remembers.
         if on_interface {
+            self.detect_duplicates(dev, &device.addresses);
             let kinds = Announce { arp: device.arp_notify, nd: device.ndisc_notify };
             self.shared.slow_path(&mut self.ctx, |slow, ctx, view, out| {
                 slow.announce(ctx, view, dev, kinds, out);
@@ -480,6 +486,9 @@ impl Housekeeper {
         if self.routes_at.is_some_and(|at| at <= now) && self.change_routes(|_| ()).is_ok() {
             self.routes_at = None;
         }
+        if self.memory_at.is_some_and(|at| at <= now) {
+            self.look_at_memory(now);
+        }
         self.end_connections(now);
         self.auto.run(&self.shared, &mut self.ctx, now);
         self.arfs.run(&self.shared, &mut self.ctx, now);
@@ -494,6 +503,18 @@ impl Housekeeper {
             });
             self.tell_conflicts();
         }
+        self.drop_duplicates();
+    }
+
+    /// Tells when the limit of the control group is near, and when it is not any more.
+    fn look_at_memory(&mut self, now: u64) {
+        let usage = cgroup::own();
+        match self.memory.news(usage.as_ref()) {
+            Some(cgroup::News::Near(text)) => warn(format_args!("{text}")),
+            Some(cgroup::News::Far(text)) => note(format_args!("{text}")),
+            None => {}
+        }
+        self.memory_at = Some(now + cgroup::Watch::interval(usage.as_ref()));
     }
 
     /// Tells of neighbours that claim addresses of softnet's.
@@ -513,7 +534,7 @@ impl Housekeeper {
             let mut control = self.shared.control();
             let slow = control.slow.next_deadline().unwrap_or(u64::MAX);
             let ending = self.ending.as_ref().map(|ending| ending.next);
-            let own = [self.retry_at, self.routes_at, ending];
+            let own = [self.retry_at, self.routes_at, self.memory_at, ending];
             let others =
                 own.into_iter().chain([self.snooper.next(), self.auto.next(&self.shared), self.arfs.next()]);
             control.deadline = others.flatten().fold(slow, u64::min);

@@ -229,6 +229,7 @@ impl Introspect {
             mac: info.map_or_else(|| "-".into(), |i| format_mac(i.mac)),
             mtu: info.map_or(0, |i| i.mtu),
             addresses: addresses(config, info),
+            duplicates: lock(&dev.duplicates).iter().map(|own| own.to_string()).collect(),
             groups: groups::members(&self.shared, dev.index),
             queues: live.as_ref().map_or(0, |live| live.napis.len() as u16),
             rx_packets: totals.rx.packets,

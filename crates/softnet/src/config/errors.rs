@@ -31,6 +31,7 @@ pub(super) enum Section {
     Filter,
     Rule(usize),
     Set(usize),
+    Control,
     Metrics,
 }
 
@@ -81,6 +82,7 @@ impl Place {
             Section::Filter => ("filter", None),
             Section::Rule(i) => ("rule", Some(i)),
             Section::Set(i) => ("set", Some(i)),
+            Section::Control => ("control", None),
             Section::Metrics => ("metrics", None),
         };
         let mut name = section.to_string();

@@ -28,6 +28,7 @@ mod check;
 mod check_filter;
 mod check_nat;
 mod context;
+mod control;
 mod errors;
 mod filter;
 mod follow;
@@ -73,6 +74,7 @@ use softnet_core::steer::{MAX_CPUS, XpsError, XpsMaps};
 
 pub(crate) use check::never_a_host;
 pub use context::Context;
+pub use control::ControlConfig;
 pub use errors::{At, ConfigErrors, ParseError, Problem};
 pub use filter::{FilterConfig, RuleAddresses, RuleConfig, SetConfig};
 pub use follow::FollowConfig;
@@ -125,6 +127,8 @@ pub struct Config {
     pub nat: Option<NatConfig>,
     /// Which packets pass: `[filter]`, `[[rule]]` and `[[set]]`.
     pub filter: FilterConfig,
+    /// Which users may ask it: `[control]`.
+    pub control: ControlConfig,
     /// Where it tells its metrics: `[metrics]`; `None`: nowhere.
     pub metrics: Option<MetricsConfig>,
 }
@@ -271,6 +275,9 @@ pub struct DeviceConfig {
     pub arp_notify: bool,
     /// Whether its IPv6 addresses are (`net.ipv6.conf.DEV.ndisc_notify`).
     pub ndisc_notify: bool,
+    /// Whether it is asked on the link if another station has its addresses
+    /// (`net.ipv6.conf.DEV.accept_dad`, of IPv4 too): not of those that it shares with the kernel.
+    pub dad: bool,
     /// How sources of packets that come by it are asked for their way back
     /// (`net.ipv4.conf.DEV.rp_filter`), of IPv6 too.
     pub rp_filter: RpFilter,
@@ -319,6 +326,7 @@ impl DeviceConfig {
             send_redirects: true,
             arp_notify: true,
             ndisc_notify: true,
+            dad: true,
             rp_filter: RpFilter::Off,
             threaded: Context::Softirq,
             napi_defer_hard_irqs: 0,
@@ -357,11 +365,20 @@ impl DeviceConfig {
         OpenRequest { dev, name, addresses, force, driver, vlans }
     }
 
+    /// Whether its addresses are the kernel's, too.
+    fn is_shared(&self) -> bool {
+        self.driver.get::<Xdp>().is_some_and(|xdp| xdp.shared)
+    }
+
+    /// Whether duplicates of its addresses are looked for.
+    pub(crate) fn detects_duplicates(&self) -> bool {
+        self.dad && !self.is_shared()
+    }
+
     /// Whether it has the addresses of its interface, too. One that does not share them would take
     /// them away from the kernel.
     pub(crate) fn follows_addresses(&self, follow: Option<&FollowConfig>) -> bool {
-        let shared = self.driver.get::<Xdp>().is_some_and(|xdp| xdp.shared);
-        shared && follow.is_some_and(|follow| follow.addresses)
+        self.is_shared() && follow.is_some_and(|follow| follow.addresses)
     }
 
     /// Whether it has an IPv6 address. One that has none has no link-local one either.

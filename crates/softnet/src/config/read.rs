@@ -86,7 +86,19 @@ impl Read {
         let root = Table { section: Section::Root, span: (0, 0), entries };
         self.known_keys(
             root,
-            &["stack", "device", "route", "neighbour", "tcp", "nat", "filter", "rule", "set", "metrics"],
+            &[
+                "stack",
+                "device",
+                "route",
+                "neighbour",
+                "tcp",
+                "nat",
+                "filter",
+                "rule",
+                "set",
+                "control",
+                "metrics",
+            ],
         );
         if let Some(table) = root.get("stack").and_then(|value| self.table(Section::Stack, value)) {
             self.config.stack = self.stack(table);
@@ -119,6 +131,19 @@ impl Read {
         }
         if let Some(table) = root.get("nat").and_then(|value| self.table(Section::Nat, value)) {
             self.config.nat = Some(self.nat(table));
+        }
+        if let Some(table) = root.get("control").and_then(|value| self.table(Section::Control, value)) {
+            self.known_keys(table, &["group"]);
+            self.config.control.group = self.string(table, "group");
+            if self
+                .config
+                .control
+                .group
+                .as_ref()
+                .is_some_and(|group| group.is_empty() || group.contains([':', '\n']))
+            {
+                self.wrong(table, "group", "expected the name or the number of a group");
+            }
         }
         if let Some(table) = root.get("metrics").and_then(|value| self.table(Section::Metrics, value)) {
             self.config.metrics = self.metrics(table);
@@ -311,6 +336,7 @@ impl Read {
             ("send_redirects", &mut device.send_redirects),
             ("arp_notify", &mut device.arp_notify),
             ("ndisc_notify", &mut device.ndisc_notify),
+            ("dad", &mut device.dad),
         ] {
             set(slot, self.boolean(table, key));
         }
@@ -544,6 +570,7 @@ const DEVICE_KEYS: &[&str] = &[
     "send_redirects",
     "arp_notify",
     "ndisc_notify",
+    "dad",
     "rp_filter",
     "threaded",
     "napi_defer_hard_irqs",

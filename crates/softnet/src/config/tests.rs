@@ -61,6 +61,7 @@ partial_csum = "off"
 send_redirects = false
 arp_notify = false
 ndisc_notify = false
+dad = false
 rp_filter = "strict"
 
 [[device]]
@@ -145,6 +146,7 @@ fn a_full_file_means_what_it_says() {
                 send_redirects: false,
                 arp_notify: false,
                 ndisc_notify: false,
+                dad: false,
                 rp_filter: RpFilter::Strict,
                 threaded: Context::BusyPoll,
                 napi_defer_hard_irqs: 2147483647,
@@ -189,6 +191,7 @@ fn a_full_file_means_what_it_says() {
         }],
         nat: None,
         filter: FilterConfig::default(),
+        control: ControlConfig::default(),
         metrics: None,
     };
     let config = Config::parse(GOOD, "good.toml", &CPUS).unwrap();

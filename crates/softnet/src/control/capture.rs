@@ -17,6 +17,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 use softnet_core::skb::DropReason;
+use softnet_core::tap::trace::Budget;
 use softnet_core::tap::{Filter, MAX_SNAPLEN, RECORD, TapReader, Wanted};
 
 use super::Response;
@@ -44,6 +45,14 @@ pub struct SetCapture {
     pub snaplen: u32,
     /// Which packets, in the syntax of `pcap-filter(7)`; empty: all.
     pub filter: String,
+    /// Not packets, but what stages do with so many of those that come in: see
+    /// [`trace`](softnet_core::tap::trace). 0: packets.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub trace: u32,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// What a client has to know about the records.
@@ -59,6 +68,8 @@ pub struct CaptureInfo {
     pub snaplen: u32,
 }
 
+/// Packets of a trace at the most.
+const MAX_TRACED: u32 = 100_000;
 /// The byte of an end record that says so; in the records of packets it says where they were seen.
 const END: u64 = 0xff;
 /// Bytes that are read out before they are written to the client.
@@ -83,7 +94,9 @@ pub(crate) fn start(shared: &StackInner, set: &SetCapture, stream: &UnixStream) 
         snaplen => snaplen.min(MAX_SNAPLEN),
     };
     let filter = Filter::parse(&set.filter).map_err(|error| error.to_string())?;
-    let wanted = Wanted { dev, queue: set.queue, seen: [set.r#in, set.out, set.drops], snaplen, filter };
+    let trace = (set.trace > 0).then(|| Arc::new(Budget::new(set.trace.min(MAX_TRACED))));
+    let seen = [set.r#in, set.out, set.drops];
+    let wanted = Wanted { dev, queue: set.queue, seen, snaplen, filter, trace };
     let stream = stream.try_clone().map_err(|error| error.to_string())?;
     let clock = shared.clock;
     let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;

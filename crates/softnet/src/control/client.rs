@@ -40,7 +40,9 @@ pub enum ClientError {
     })]
     WhichOne(Vec<String>),
     /// The socket is there, but not for this user.
-    #[error("{0}: permission denied: the control socket is for the user that started the instance; use sudo")]
+    #[error(
+        "{0}: permission denied: the control socket is for the user that started the instance, and for members of its control.group; use sudo"
+    )]
     Denied(String),
     /// No instance is known to run, but there is a socket of another user.
     #[error(

@@ -4,7 +4,7 @@
 //! on a file that only their user can open, in a directory that only their user (or root) can write to: so no other user
 //! can hold the lock, put something in the way, or take the name. The directory is opened once, checked, and from then on
 //! meant by its descriptor: others may have a say in what its path leads to. Invariant: the socket never is open to others,
-//! not even between its creation and the next call.
+//! not even between its creation and the next call; to those of a group only if that is asked for.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -15,6 +15,7 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::Gid;
 use softnet_dev::process::peer_pid;
 
 /// The lock, beside the socket. It stays: to remove what another instance may be about to lock is a race.
@@ -55,6 +56,11 @@ pub enum BindError {
         /// What is wrong with the directory.
         why: String,
     },
+    /// The group that may look is not known.
+    #[error(
+        "control.group: there is no group {0:?} in /etc/group: make it (groupadd --system {0}), or give a number"
+    )]
+    Group(String),
     /// The file system or the kernel refused.
     #[error("control socket {path}: {what}: {source}{}", hint(.source))]
     Io {
@@ -80,6 +86,8 @@ fn hint(error: &io::Error) -> &'static str {
 #[derive(Debug)]
 pub struct Listener {
     pub(super) socket: UnixListener,
+    /// The group whose members may look, and change nothing.
+    pub(super) group: Option<String>,
     /// Held for its drop.
     _file: SocketFile,
 }
@@ -100,6 +108,17 @@ impl Drop for SocketFile {
             let _ = rustix::fs::unlinkat(&self.directory, &self.name, AtFlags::empty());
         }
     }
+}
+
+/// The number of `group`, which is one, or a name that `groups` has, in the form of `/etc/group`.
+fn group_id(group: &str, groups: &str) -> Option<Gid> {
+    let number = group.parse().ok().or_else(|| {
+        let mut lines = groups.lines().map(|line| line.split(':'));
+        // NAME:PASSWORD:NUMBER:MEMBERS
+        lines.find_map(|mut fields| (fields.next()? == group).then(|| fields.nth(1)?.parse().ok())?)
+    })?;
+    // The last one means none.
+    (number != u32::MAX).then(|| Gid::from_raw(number))
 }
 
 /// A path to `name` in `directory`, for calls that take nothing but paths.
@@ -198,6 +217,26 @@ impl Listener {
     pub fn bind(path: &Path) -> Result<Listener, BindError> {
         Place::open(path)?.bind()
     }
+
+    /// The same; members of `group`, a name or a number, may connect to look, and change nothing.
+    /// The socket has mode 0660 then, from when it is the group's.
+    pub fn bind_for(path: &Path, group: Option<&str>) -> Result<Listener, BindError> {
+        let Some(name) = group else { return Self::bind(path) };
+        let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();
+        let gid = group_id(name, &groups).ok_or_else(|| BindError::Group(name.into()))?;
+        let place = Place::open(path)?;
+        let (path, file) = (place.path, place.name.clone());
+        let mut listener = place.bind()?;
+        let os = |what| refused(path, what);
+        let directory = &listener._file.directory;
+        rustix::fs::chownat(directory, &file, None, Some(gid), AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(os("giving it to the group of control.group"))?;
+        let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP;
+        rustix::fs::chmodat(directory, &file, mode, AtFlags::empty())
+            .map_err(os("opening it for the group of control.group"))?;
+        listener.group = Some(name.into());
+        Ok(listener)
+    }
 }
 
 impl<'a> Place<'a> {
@@ -266,7 +305,7 @@ impl<'a> Place<'a> {
             return Err(io("restricting it to its owner")(source));
         }
         rustix::net::listen(socket.as_fd(), BACKLOG).map_err(os("listening on it"))?;
-        Ok(Listener { socket: socket.into(), _file: file })
+        Ok(Listener { socket: socket.into(), group: None, _file: file })
     }
 }
 
@@ -295,6 +334,17 @@ mod tests {
 
     fn open(directory: &Path) -> OwnedFd {
         rustix::fs::open(directory, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap()
+    }
+
+    #[test]
+    fn groups_are_known_by_name_and_number() {
+        let groups = "root:x:0:\n# a comment\nbad\nadm:x:4:syslog\nodd:x:many:\n";
+        let id = |group| group_id(group, groups).map(|gid| gid.as_raw());
+        assert_eq!([id("root"), id("adm"), id("4711")], [Some(0), Some(4), Some(4711)]);
+        assert_eq!([id("bad"), id("odd"), id("none"), id(""), id("4294967295")], [None; 5]);
+        let dir = tempfile::tempdir().unwrap();
+        let error = Listener::bind_for(&dir.path().join("x.sock"), Some("no such group")).unwrap_err();
+        assert!(error.to_string().contains("there is no group \"no such group\" in /etc/group"), "{error}");
     }
 
     #[test]

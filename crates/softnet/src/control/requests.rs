@@ -50,6 +50,13 @@ pub enum Request {
     Capture(SetCapture),
 }
 
+impl Request {
+    /// Whether it tells what is there, and changes nothing. What packets contain is more than that.
+    pub(crate) fn only_looks(&self) -> bool {
+        matches!(self, Request::Show(_) | Request::Lookup(_))
+    }
+}
+
 /// What to do to a discipline or a filter, in `tc`'s words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use softnet_dev::process::trim_heap;
+use softnet_dev::process::{peer_uid, trim_heap};
 
 use super::capture::SetCapture;
 use super::listener::Listener;
@@ -193,11 +193,20 @@ impl Loop {
                 continue;
             }
             let mut client = Client::new(stream, now);
+            client.looks_only = self.looks_only(&client.stream);
             let may_answer = self.pending() < MAX_PENDING;
             if client.turn(&*self.handler, now, may_answer) {
                 self.clients.push(client);
             }
         }
+    }
+
+    /// The group, if the client at the other end of `stream` is only one of its members: neither
+    /// the user that runs this nor root.
+    fn looks_only(&self, stream: &UnixStream) -> Option<String> {
+        let group = self.listener.group.as_ref()?;
+        let own = [0, rustix::process::geteuid().as_raw()];
+        (!peer_uid(stream).is_some_and(|uid| own.contains(&uid))).then(|| group.clone())
     }
 
     /// Disconnects the client that has asked nothing for longest. Says whether there was one.
@@ -232,6 +241,8 @@ struct Client {
     written: usize,
     /// Nothing is read any more: goodbye once the output is written.
     last: bool,
+    /// It may look, and change nothing, as a member of this group.
+    looks_only: Option<String>,
     /// Its request waits until others have taken their answers.
     is_held: bool,
     /// When it connected, or last was answered or took some of an answer. Bytes that are no request yet do not count.
@@ -246,6 +257,7 @@ impl Client {
             output: Vec::new(),
             written: 0,
             last: false,
+            looks_only: None,
             is_held: false,
             since: now,
         }
@@ -322,8 +334,12 @@ impl Client {
         let answer = match self.input.iter().position(|&byte| byte == b'\n') {
             Some(end) if end <= MAX_REQUEST => {
                 let line: Vec<u8> = self.input.drain(..=end).collect();
-                match serde_json::from_slice(&line) {
-                    Ok(Request::Capture(set)) => match handler.capture(&set, &self.stream) {
+                match (serde_json::from_slice(&line), &self.looks_only) {
+                    (Ok(request), Some(group)) if !Request::only_looks(&request) => Err(format!(
+                        "refused: members of the group {group} may look (show, top), and neither change nor capture \
+                         anything: that is for the user that runs the instance, and for root; use sudo"
+                    )),
+                    (Ok(Request::Capture(set)), _) => match handler.capture(&set, &self.stream) {
                         // It is served by another thread from now on.
                         Ok(()) => {
                             self.last = true;
@@ -332,8 +348,8 @@ impl Client {
                         }
                         Err(error) => Err(error),
                     },
-                    Ok(request) => handler.answer(request),
-                    Err(error) => Err(format!("not a request: {error}")),
+                    (Ok(request), _) => handler.answer(request),
+                    (Err(error), _) => Err(format!("not a request: {error}")),
                 }
             }
             _ => {

@@ -163,6 +163,9 @@ pub struct DevRow {
     pub mtu: u16,
     /// Own addresses, `10.0.0.1/24`; while it is open, also the link-local one.
     pub addresses: Vec<String>,
+    /// Addresses that it was to have, and that are not used: another station has them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub duplicates: Vec<String>,
     /// Multicast groups that sockets have joined on it, each with how many have.
     #[serde(default)]
     pub groups: BTreeMap<IpAddr, usize>,

@@ -21,7 +21,7 @@ use softnet_dev::{Device, QueueStats};
 use super::Groups;
 use super::rss::RssSettings;
 use super::vlan::VlanParams;
-use crate::config::{Context, Knobs, SteeringSettings};
+use crate::config::{Context, InterfaceAddr, Knobs, SteeringSettings};
 use crate::control::ControlError;
 use crate::napi::NapiInstance;
 use crate::tx::QueueWake;
@@ -51,6 +51,8 @@ pub struct StackDevice {
     pub(crate) reserved: AtomicU64,
     /// The multicast groups that the driver was told to join.
     pub(crate) groups: Groups,
+    /// Addresses that it was to have, and another station has.
+    pub(crate) duplicates: Mutex<Vec<InterfaceAddr>>,
     /// If it is a VLAN over another.
     pub(crate) vlan: Option<VlanParams>,
 }
@@ -140,6 +142,7 @@ impl StackDevice {
             qdiscs: Mutex::new(Settings { root: qdisc, children: BTreeMap::new() }),
             reserved: AtomicU64::new(0),
             groups: Groups::default(),
+            duplicates: Mutex::default(),
             vlan: None,
         }
     }

@@ -25,6 +25,9 @@ pub(crate) fn merge(running: &Config, told: &Told, new: &Config, filter: u64) ->
     if running.tcp != new.tcp {
         tcp(&running.tcp, &new.tcp, &mut keys);
     }
+    if running.control != new.control {
+        keys.push("control.group".into());
+    }
     tracked(running, new, &mut keys);
     let known = |device: &&DeviceConfig| running.devices.iter().all(|old| old.name != device.name);
     keys.extend(

@@ -76,6 +76,7 @@ impl Bound {
                         format!("its directory {why}, so that others could take its place")
                     }
                     BindError::Io { what, source, .. } => format!("{what}: {source}"),
+                    error @ BindError::Group(_) => error.to_string(),
                 })?;
                 let flags = rustix::fs::fcntl_getfl(&listener).and_then(|flags| {
                     rustix::fs::fcntl_setfl(&listener, flags | rustix::fs::OFlags::NONBLOCK)

@@ -32,7 +32,7 @@ impl PollContext {
                 continue;
             };
             vlan.stats.received(&up);
-            self.ctx.tap_in(self.now, dev, queue, &up);
+            self.ctx.tap_in(self.now, dev, queue, &mut up);
             let ingress = vlan.params.ingress(dev, ingress);
             if netdev.ingress.is_set() {
                 let (ctx, now) = (&mut self.ctx, self.now);

@@ -2,6 +2,7 @@
 //!
 //! Knows nothing of packets, devices or the stack.
 
+pub(crate) mod cgroup;
 mod clock;
 mod limit;
 mod lock;

@@ -228,6 +228,7 @@ fn config(mode: XdpMode) -> Config {
     let prefix = |addr: IpAddr, len| IpPrefix::new(addr, len).unwrap();
     let device = |link: usize| {
         DeviceConfig::new(near(link)).with(|device| {
+            device.dad = false;
             device.driver = Xdp::default()
                 .with(|xdp| {
                     xdp.ring = 512;

@@ -2,11 +2,9 @@
 //! and packets go by it.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -85,7 +83,7 @@ fn of_the_kernel(ns: &NetNs) -> BTreeSet<Words> {
 }
 
 /// The kernel's routes as softnet has them.
-fn followed(world: &World) -> BTreeSet<Words> {
+pub(crate) fn followed(world: &World) -> BTreeSet<Words> {
     let rows = world.view().routes().into_iter().filter(|row| row.source == "kernel");
     rows.map(|row| {
         let gateway = |via: Option<IpAddr>| via.map_or_else(String::new, |via| via.to_string());
@@ -103,7 +101,7 @@ fn followed(world: &World) -> BTreeSet<Words> {
 }
 
 /// Waits until both say the same.
-fn assert_equal(world: &World) {
+pub(crate) fn assert_equal(world: &World) {
     let mut last = (BTreeSet::new(), BTreeSet::new());
     let mut equal = || {
         last = (of_the_kernel(&world.middle), followed(world));
@@ -125,7 +123,7 @@ pub(crate) fn follows(config: Config) -> Config {
 }
 
 /// An address more of a host, from which it sends UDP datagrams back.
-struct Given {
+pub(crate) struct Given {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -140,7 +138,7 @@ impl Drop for Given {
 }
 
 /// Gives host `i` another address.
-fn give(world: &World, i: usize, address: &str) -> Given {
+pub(crate) fn give(world: &World, i: usize, address: &str) -> Given {
     ip(&world.hosts[i], "link set lo up");
     ip(
         &world.hosts[i],
@@ -163,9 +161,37 @@ fn give(world: &World, i: usize, address: &str) -> Given {
     Given { stop, thread: Some(thread) }
 }
 
-fn reaches(world: &World, from: usize, to: &str) -> bool {
+pub(crate) fn reaches(world: &World, from: usize, to: &str) -> bool {
     let to: IpAddr = to.parse().unwrap();
     world.hosts[from].run(|| ask(to, b"which way?")).unwrap()
+}
+
+/// Host 0 asks `to` again and again while `meanwhile` runs: how often, and how many answers came.
+pub(crate) fn asking(world: &World, to: &str, meanwhile: impl FnOnce()) -> (u32, u32) {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let traffic = scope.spawn(|| {
+            let socket = world.hosts[0].run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
+            socket.connect((to, 7)).unwrap();
+            socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            let (mut asked, mut answered) = (0u32, 0);
+            while !done.load(Ordering::Relaxed) {
+                socket.send(&asked.to_ne_bytes()).unwrap();
+                let mut buffer = [0; 8];
+                // What is lost is not asked for again.
+                answered +=
+                    u32::from(socket.recv(&mut buffer).is_ok_and(|n| buffer[..n] == asked.to_ne_bytes()));
+                asked += 1;
+            }
+            (asked, answered)
+        });
+        let meanwhile = std::panic::catch_unwind(std::panic::AssertUnwindSafe(meanwhile));
+        // The traffic ends with a test that failed, too.
+        done.store(true, Ordering::Relaxed);
+        let counts = traffic.join().unwrap();
+        meanwhile.unwrap_or_else(|cause| std::panic::resume_unwind(cause));
+        counts
+    })
 }
 
 /// Routes, in every way that they can be said, of both families; some of them from before softnet started.
@@ -413,23 +439,7 @@ fn no_packet_is_lost_by_a_route_that_stays() {
     until("an echo", || reaches(&world, 0, "192.0.2.1"));
 
     const ROUTES: u32 = 10_000;
-    let done = AtomicBool::new(false);
-    let (asked, answered) = std::thread::scope(|scope| {
-        let traffic = scope.spawn(|| {
-            let socket = world.hosts[0].run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
-            socket.connect("192.0.2.1:7").unwrap();
-            socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-            let (mut asked, mut answered) = (0u32, 0);
-            while !done.load(Ordering::Relaxed) {
-                socket.send(&asked.to_ne_bytes()).unwrap();
-                let mut buffer = [0; 8];
-                // What is lost is not asked for again.
-                answered +=
-                    u32::from(socket.recv(&mut buffer).is_ok_and(|n| buffer[..n] == asked.to_ne_bytes()));
-                asked += 1;
-            }
-            (asked, answered)
-        });
+    let (asked, answered) = asking(&world, "192.0.2.1", || {
         let prefix = |i: u32| format!("100.{}.{}.0/24", 64 + i / 256 % 64, i % 256);
         for word in ["add", "replace", "del", "add"] {
             let metric = if word == "replace" { "mtu 1400" } else { "" };
@@ -437,8 +447,6 @@ fn no_packet_is_lost_by_a_route_that_stays() {
             // Those that were there before, too.
             batch(&world.middle, [format!("route replace 192.0.2.0/24 {via}")].into_iter());
         }
-        done.store(true, Ordering::Relaxed);
-        traffic.join().unwrap()
     });
     assert!(asked > 100, "{asked}");
     assert_eq!(asked, answered, "{:?}", world.view().drops());
@@ -450,125 +458,5 @@ fn no_packet_is_lost_by_a_route_that_stays() {
     // The two copies of the FIB take turns.
     assert!(follow.fib_copies * 4 <= follow.published, "{follow:?}");
     drop(given);
-    world.end();
-}
-
-/// A daemon that a test started. It ends with this.
-struct Bird(Child);
-
-impl Drop for Bird {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Whether bird is there; says so if not.
-fn has_bird() -> bool {
-    let there = Command::new("bird").arg("--version").output().is_ok();
-    if !there {
-        eprintln!("skipped: bird is not installed");
-    }
-    there
-}
-
-/// Starts bird in `ns` with `protocols`, its files in `directory`. Its routes go to the kernel.
-fn bird(ns: &NetNs, directory: &Path, id: Ipv4Addr, protocols: &str) -> Bird {
-    let [conf, socket] = ["conf", "ctl"].map(|end| directory.join(format!("{id}.{end}")));
-    let text = format!(
-        "router id {id};\nprotocol device {{ scan time 1; }}\n\
-         protocol kernel {{ ipv4 {{ export all; import none; }}; }}\n{protocols}\n"
-    );
-    std::fs::write(&conf, text).unwrap();
-    let mut command = Command::new("bird");
-    command.arg("-f").arg("-c").arg(conf).arg("-s").arg(socket);
-    Bird(ns.run(|| command.spawn().unwrap()).unwrap())
-}
-
-/// bird, if it is there: a router beside softnet, on the same interfaces, and one behind it, which
-/// speak OSPF. What bird in the middle puts into the kernel's table softnet forwards by.
-#[test]
-fn a_routing_daemon_beside_softnet_works() {
-    let Some(mut world) = World::new(2) else { return };
-    if !has_bird() {
-        return;
-    }
-    let given = give(&world, 1, "192.0.2.1/32");
-    world.start_with(follows(world.config()));
-    let directory = tempfile::tempdir().unwrap();
-    let ospf = |interface: &str| {
-        format!(
-            "protocol direct {{ ipv4; interface \"lo\"; }}\n\
-             protocol ospf v2 {{ ipv4 {{ import all; export all; }};\n\
-             area 0 {{ interface \"{interface}\" {{ hello 1; dead 4; type ptp; }}; }}; }}"
-        )
-    };
-    let birds = [
-        bird(&world.middle, directory.path(), kernel(1), &ospf(&interface(1))),
-        bird(&world.hosts[1], directory.path(), host(1), &ospf("eth0")),
-    ];
-    until("an echo by a route that OSPF brought", || reaches(&world, 0, "192.0.2.1"));
-    assert_equal(&world);
-    // A network more, and one less.
-    let second = give(&world, 1, "192.0.2.2/32");
-    until("an echo by another one", || reaches(&world, 0, "192.0.2.2"));
-    ip(&world.hosts[1], "addr del 192.0.2.1/32 dev lo");
-    until("it is gone", || !followed(&world).iter().any(|(to, _, _)| to == "192.0.2.1/32"));
-    assert_equal(&world);
-    drop((birds, second, given));
-    world.end();
-}
-
-/// The same with BGP, and a table: as much as a small provider has. When the session ends, they go.
-#[test]
-fn a_table_comes_by_bgp_and_goes() {
-    let Some(mut world) = World::new(2) else { return };
-    if !has_bird() {
-        return;
-    }
-    const ROUTES: u32 = 100_000;
-    let given = give(&world, 1, "192.0.2.1/32");
-    world.start_with(follows(world.config()));
-    let directory = tempfile::tempdir().unwrap();
-    // bird speaks from the address that the kernel has on the wire.
-    let own = IpAddr::from(kernel(1));
-    let bgp = |own: IpAddr, number: u32, peer: IpAddr, of_peer: u32, policy: &str| {
-        format!(
-            "protocol bgp {{ local {own} as {number}; neighbor {peer} as {of_peer}; connect retry time 1;\n\
-             connect delay time 1; error wait time 1, 2; ipv4 {{ {policy} }}; }}\n"
-        )
-    };
-    let mut table = String::from("protocol static { ipv4;\n route 192.0.2.0/24 blackhole;\n");
-    for n in 0..ROUTES {
-        let to = Ipv4Addr::from((20 << 24) + (n << 8));
-        writeln!(table, " route {to}/24 blackhole;").unwrap();
-    }
-    table.push_str("}\n");
-    let peer = IpAddr::from(host(1));
-    let middle = bird(
-        &world.middle,
-        directory.path(),
-        kernel(1),
-        &bgp(own, 65_001, peer, 65_002, "import all; export none;"),
-    );
-    // It says what it has, and has none of it in its own kernel.
-    let behind = {
-        let conf = bgp(peer, 65_002, own, 65_001, "import none; export all; next hop self;");
-        let [file, socket] = ["behind.conf", "behind.ctl"].map(|name| directory.path().join(name));
-        let text = format!("router id {};\nprotocol device {{ scan time 1; }}\n{table}{conf}", host(1));
-        std::fs::write(&file, text).unwrap();
-        let mut command = Command::new("bird");
-        command.arg("-f").arg("-c").arg(file).arg("-s").arg(socket);
-        Bird(world.hosts[1].run(|| command.spawn().unwrap()).unwrap())
-    };
-    until("the table", || world.view().stats().routes > u64::from(ROUTES));
-    until("an echo by a route that BGP brought", || reaches(&world, 0, "192.0.2.1"));
-    assert_equal(&world);
-    let follow = world.view().stats().follow.unwrap();
-    assert_eq!((follow.fib_refused, follow.errors), (0, 0));
-    drop(behind);
-    until("the table is gone", || world.view().stats().routes < 100);
-    assert_equal(&world);
-    drop((middle, given));
     world.end();
 }

@@ -4,6 +4,8 @@
 
 mod builder;
 mod claims;
+mod dad;
+mod daemons;
 mod dns;
 mod follow;
 mod fragments;

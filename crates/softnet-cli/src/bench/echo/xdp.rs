@@ -219,6 +219,7 @@ pub(super) fn bed(setup: &Setup) -> Result<Bed, String> {
         device.driver = Xdp::default().with(|xdp| xdp.ring = RING).into();
         device.threaded = setup.context;
         device.arp_notify = false;
+        device.dad = false;
     })];
     let run = || {
         let opener = |region: &_| XdpOpener::new(region, 1).map_err(DeviceError::from);

@@ -279,6 +279,7 @@ fn start_stack(testbed: &Testbed, way: Way, cpu: usize) -> Result<Stack, String>
         Ok(DeviceConfig::new(&wire.far).with(|device| {
             device.addresses = addresses;
             device.arp_notify = false;
+            device.dad = false;
         }))
     };
     let mut config = Config::default();

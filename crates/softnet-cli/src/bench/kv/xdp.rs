@@ -111,6 +111,7 @@ pub(super) fn softnet(cpu: usize, policy: Option<Policy>, receive: Receive) -> R
     let device = DeviceConfig::new(&veth.server.1).with(|device| {
         device.driver = xdp;
         device.arp_notify = false;
+        device.dad = false;
     });
     let config = config(cpu, policy, device, &ends)?;
     let run = || {

@@ -75,6 +75,7 @@ impl Rig {
             Ok(DeviceConfig::new(name).with(|device| {
                 device.addresses = addresses;
                 device.arp_notify = false;
+                device.dad = false;
             }))
         };
         let mut config = Config::default();

@@ -339,6 +339,7 @@ fn start_stack(testbed: &Testbed, cpu: usize) -> Result<Stack, String> {
         Ok(DeviceConfig::new(&wire.far).with(|device| {
             device.addresses = addresses;
             device.arp_notify = false;
+            device.dad = false;
         }))
     };
     let outgoing = &testbed.outgoing;

@@ -131,6 +131,7 @@ impl Bed {
         config.devices = vec![DeviceConfig::new("nic0").with(|device| {
             device.addresses = vec![format!("{}/15", OWN.0).parse().expect("an address")];
             device.arp_notify = false;
+            device.dad = false;
         })];
         for i in 0..connections.div_ceil(PORTS) {
             let address = Ipv4Addr::from_bits(GENERATOR.to_bits() + i as u32);

@@ -106,6 +106,7 @@ fn router(testbed: &Testbed, cpu: usize) -> Result<Stack, String> {
         config.devices.push(DeviceConfig::new(&wire.far).with(|device| {
             device.addresses = vec![address];
             device.arp_notify = false;
+            device.dad = false;
             // Packets are impaired one by one.
             device.gro = GroMode::Off;
             device.driver = Xdp::default().with(|xdp| xdp.ring = 2048).into();

@@ -86,6 +86,7 @@ pub(super) fn config(
     config.stack.max_sockets = SOCKETS;
     device.addresses = vec![format!("{own}/24").parse().map_err(text)?];
     device.arp_notify = false;
+    device.dad = false;
     device.gro = GroMode::Frags;
     let fixed = |(ip, mac): &(Ipv4Addr, [u8; 6])| NeighbourConfig::new(device.name.clone(), *ip, *mac);
     config.neighbours = neighbours.iter().map(fixed).collect();

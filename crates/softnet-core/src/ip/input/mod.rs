@@ -27,6 +27,7 @@ use crate::gso;
 use crate::skb::{BATCH, Batch, DropReason, Skb, VlanProto};
 use crate::sock::Transport;
 use crate::steer::skb_get_hash;
+use crate::tap::trace::{Step, is_traced};
 use crate::vlan;
 
 /// Smallest Ethernet frame without its check sequence: shorter packets are padded to this on the wire.
@@ -193,6 +194,9 @@ fn family_input<F: FastPath>(
         *fate = rewrite(tables.resolve(hop, dst, || skb_get_hash(skb)), skb);
         same &= *fate == Fate::to(first);
     }
+    if ctx.may_trace() {
+        trace_routes(ctx, tables, now, batch, (&dst, &hops));
+    }
     if same && out.tx.append(first, batch) {
         return;
     }
@@ -209,6 +213,37 @@ fn family_input<F: FastPath>(
             // What is for softnet is so by whichever next hop.
             None => deliver(ctx, tables, skb, tables.resolve(hop, dst, || 0), out),
         }
+    }
+}
+
+/// Tells traces what was found for the packets of `batch` that they follow.
+#[cold]
+#[inline(never)]
+fn trace_routes<F: FastPath>(
+    ctx: &mut SoftnetData,
+    tables: &Routing<F>,
+    now: u64,
+    batch: &mut Batch,
+    (dst, hops): (&[F::Bits; BATCH], &[u32; BATCH]),
+) {
+    for (skb, (&dst, &hop)) in batch.as_mut_slice().iter_mut().zip(dst.iter().zip(hops)) {
+        if is_traced(skb) {
+            let hop = tables.resolve(hop, dst, || skb_get_hash(skb));
+            let step = route_step(tables, F::from_bits(dst), hop);
+            ctx.trace(now, skb, (hop.dev, skb.head().queue), step);
+        }
+    }
+}
+
+/// That `hop` was found for `dst`, for traces.
+pub(in crate::ip) fn route_step<F: Family>(tables: &Routing<F>, dst: F, hop: &Adjacency<F>) -> Step {
+    let by_gateway = matches!(hop.kind, Kind::Rewrite | Kind::Resolve) && hop.gateway != dst;
+    Step::Route {
+        dst: dst.into(),
+        len: tables.fib.matched_len(dst),
+        kind: hop.kind,
+        gateway: by_gateway.then(|| hop.gateway.into()),
+        mac: hop.rewrite.first_chunk().copied().filter(|_| hop.kind == Kind::Rewrite),
     }
 }
 

@@ -39,13 +39,16 @@ pub enum Exception {
 
 impl Exception {
     /// The one whose number is `kind`; of none: [`NextHop`](Self::NextHop), which the slow path looks at from the start.
-    pub(super) fn of(kind: u8) -> Exception {
+    pub(crate) fn of(kind: u8) -> Exception {
         match kind {
             k if k == Exception::Arp as u8 => Exception::Arp,
             k if k == Exception::Unusual as u8 => Exception::Unusual,
             k if k == Exception::Ttl as u8 => Exception::Ttl,
             k if k == Exception::TooBig as u8 => Exception::TooBig,
             k if k == Exception::NoSocket as u8 => Exception::NoSocket,
+            k if k == Exception::Made as u8 => Exception::Made,
+            k if k == Exception::Fragment as u8 => Exception::Fragment,
+            k if k == Exception::Rejected as u8 => Exception::Rejected,
             _ => Exception::NextHop,
         }
     }

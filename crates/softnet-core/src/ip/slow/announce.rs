@@ -3,6 +3,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use super::dad::{HOLD4, HOLD6};
 use super::family::SlowFamily;
 use super::{Call, Effects, RouteSnapshot, SlowPath};
 use crate::SoftnetData;
@@ -38,7 +39,9 @@ impl Announcements {
 }
 
 impl SlowPath {
-    /// Announces the addresses of device `dev`, now and once more: it was opened, maybe with another MAC address than before.
+    /// Announces the addresses of device `dev`, now and once more: it was opened, maybe with
+    /// another MAC address than before. Those of addresses whose
+    /// [duplicates](Self::detect_duplicates) are looked for wait for objections.
     pub fn announce(
         &mut self,
         ctx: &mut SoftnetData,
@@ -49,7 +52,16 @@ impl SlowPath {
     ) {
         self.announcements.forget(dev);
         if what.arp || what.nd {
-            self.announcements.0.push((view.now, dev, what, TIMES));
+            // Of addresses that are asked for, see `dad`, others are not told before they could object.
+            let hold = self.probes.any(dev);
+            let holds = if hold { [HOLD4, HOLD6] } else { [0, 0] };
+            for (kinds, hold) in
+                [Announce { nd: false, ..what }, Announce { arp: false, ..what }].into_iter().zip(holds)
+            {
+                if kinds.arp || kinds.nd {
+                    self.announcements.0.push((view.now.saturating_add(hold), dev, kinds, TIMES));
+                }
+            }
             self.call(ctx, view, out, |call| call.announce_again());
         }
     }

@@ -1,5 +1,6 @@
 //! ARP: what neighbours say and ask.
 
+use super::dad::claimed;
 use super::{Call, Conflict, Refused, packet};
 use crate::ip::neigh::Heard;
 use crate::ip::v4::arp::{ArpPacket, Operation};
@@ -15,6 +16,11 @@ impl Call<'_> {
             Ok(packet) => packet,
             Err(reason) => return Err((skb, reason)),
         };
+        let other = packet.sender_mac != iface.mac;
+        if other && self.is_duplicate(dev, claimed(&packet).into(), packet.sender_mac) {
+            self.ctx.deliver(skb);
+            return Ok(());
+        }
         let ours = iface.owns(packet.target_ip);
         if iface.owns(packet.sender_ip) && packet.sender_mac != iface.mac {
             let conflict = Conflict { dev, ip: packet.sender_ip.into(), mac: packet.sender_mac };

@@ -85,9 +85,9 @@ impl Conflicts {
 }
 
 impl SlowPath {
-    /// Times that a neighbour claimed an address of softnet's own.
+    /// Times that a neighbour claimed an address of softnet's own, duplicates included.
     pub fn address_conflicts(&self) -> u64 {
-        self.conflicts.count
+        self.conflicts.count + self.probes.count
     }
 
     /// The conflicts that were found since the last call, each once. To be called after

@@ -9,6 +9,7 @@
 mod announce;
 mod arp;
 mod conflicts;
+mod dad;
 mod errors;
 mod family;
 mod local;
@@ -45,11 +46,13 @@ use crate::sock::tcp::packet::of_sent as of_segment;
 use crate::sock::tcp::{News, Told};
 use crate::sock::udp::error;
 use crate::sock::{Flow, SocketError, Transport};
+use crate::tap::trace::Step;
 
 use softnet_tcp::conn::Error;
 
 use announce::Announcements;
 use conflicts::Conflicts;
+use dad::Probes;
 use family::SlowFamily;
 
 pub use announce::Announce;
@@ -167,6 +170,7 @@ pub struct SlowPath {
     redirects: RedirectLimit,
     announcements: Announcements,
     conflicts: Conflicts,
+    probes: Probes,
     pub(super) actions: Actions,
     /// What hooks made or took during the call at hand.
     made: Made,
@@ -196,6 +200,7 @@ impl SlowPath {
             redirects: RedirectLimit::default(),
             announcements: Announcements::default(),
             conflicts: Conflicts::default(),
+            probes: Probes::default(),
             actions: Actions::new(),
             made: Made::default(),
         }
@@ -264,7 +269,8 @@ impl SlowPath {
         let (neigh, frags) = (self.neigh.next_deadline(), self.frags.next_deadline());
         let others =
             [self.announcements.next_deadline(), self.pmtu.next_deadline(), self.conflicts.next_deadline()];
-        [neigh, frags].into_iter().chain(others).flatten().min()
+        let probes = self.probes.next_deadline();
+        [neigh, frags, probes].into_iter().chain(others).flatten().min()
     }
 
     /// Processes one packet of the fast path's exceptions; of an aggregate each segment, as if it
@@ -287,6 +293,7 @@ impl SlowPath {
             call.announce_again();
             call.slow.pmtu.poll(view.now);
             call.slow.conflicts.polled();
+            call.probe_again();
             call.slow.neigh.poll(view.now, &mut call.slow.actions);
         });
     }
@@ -336,6 +343,7 @@ impl SlowPath {
         out: &mut Effects,
     ) {
         self.announcements.forget(dev);
+        self.probes.forget(dev);
         self.neigh.remove_device(dev, &mut self.actions);
         self.call(ctx, view, out, |_| ());
     }
@@ -398,6 +406,11 @@ impl Call<'_> {
         HookContext::new(self.ctx, now, tables, &mut self.slow.made).pass(passage, skb)
     }
 
+    /// Tells a trace what is done with `skb`, on `dev` if that is not the device in its head.
+    fn trace(&mut self, skb: &Skb, dev: Option<u16>, step: Step) {
+        self.ctx.trace(self.view.now, skb, (dev.unwrap_or(skb.head().dev), skb.head().queue), step);
+    }
+
     fn handle_any(&mut self, skb: Skb, exception: Exception) {
         match gso::is_unfinished(&skb) {
             false => self.handle(skb, exception),
@@ -407,6 +420,7 @@ impl Call<'_> {
 
     fn handle(&mut self, mut skb: Skb, exception: Exception) {
         skb.head_mut().l3 = ETH_LEN as u16;
+        self.trace(&skb, None, Step::Slow(exception));
         let done = match exception {
             Exception::Arp => self.arp(skb),
             Exception::Made => {

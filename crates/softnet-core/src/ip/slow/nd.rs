@@ -19,6 +19,19 @@ impl Call<'_> {
         let dev = skb.head().dev;
         let Some(iface) = self.view.iface(dev) else { return Err((skb, DropReason::DevReady)) };
         let ignored = DropReason::NdiscIgnored;
+        // The frame says where it is from, too.
+        let from: MacAddr = std::array::from_fn(|i| skb.data().get(6 + i).copied().unwrap_or(0));
+        let claimed = match message {
+            Message::Advertisement { target, mac, .. } => Some((target, mac.unwrap_or(from))),
+            // It asks whether it may have the address.
+            Message::Solicitation { target, .. } => src.is_unspecified().then_some((target, from)),
+        };
+        if let Some((target, mac)) = claimed.filter(|(_, mac)| *mac != iface.mac)
+            && self.is_duplicate(dev, target.into(), mac)
+        {
+            self.ctx.deliver(skb);
+            return Ok(());
+        }
         match message {
             Message::Advertisement { target, mac, solicited, overrides } => {
                 if let Some(mac) = mac.filter(|mac| iface.owns6(target) && *mac != iface.mac) {
@@ -44,11 +57,13 @@ impl Call<'_> {
                 if let Some(mac) = mac.filter(|_| iface.on_link6(src)) {
                     self.hear(dev, src.into(), mac, Heard::Request);
                 }
-                // The frame says where it is from, too: the answer must not wait for a question.
-                let from: MacAddr = std::array::from_fn(|i| skb.data().get(6 + i).copied().unwrap_or(0));
+                // The answer must not wait for a question.
                 let to = mac.unwrap_or(from);
-                let ends = (source, target);
-                if is_group(&to) || nd::write_advertisement(&mut skb, iface.mac, ends, (src, to)).is_none() {
+                // While it may be another's the answer overrides nothing (RFC 4429 section 3.3),
+                // nor does that of one that others have, too (section 7.2.7).
+                let overrides = source == target && !self.slow.probes.is_tentative(dev, target.into());
+                let says = (source, target, overrides);
+                if is_group(&to) || nd::write_advertisement(&mut skb, iface.mac, says, (src, to)).is_none() {
                     return Err((skb, ignored));
                 }
                 skb.head_mut().turn_around();

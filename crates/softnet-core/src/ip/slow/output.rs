@@ -12,6 +12,7 @@ use crate::ip::{ETH_LEN, Family, MacAddr};
 use crate::skb::{DropReason, Flags, Skb};
 use crate::sock::key::addr_of;
 use crate::steer::TxChoice;
+use crate::tap::trace::Step;
 
 impl SlowPath {
     /// Sends a packet that a socket made, headers and all, to its destination: its neighbour is not known yet.
@@ -120,6 +121,7 @@ impl Call<'_> {
     pub(super) fn output_own<F: SlowFamily>(&mut self, mut skb: Skb) {
         let dst = F::ends(packet(&skb)).map_or(F::UNSPECIFIED, |(_, dst)| dst);
         let hop = F::next_hop(self.view, skb.head().dev, dst);
+        self.trace_route(&skb, dst, &hop);
         match self.view.iface(hop.dev) {
             Some(iface) if hop.is_reachable() => {
                 skb.head_mut().dev = hop.dev;
@@ -159,6 +161,7 @@ impl Call<'_> {
             let to = hop.rewrite.first_chunk().copied().unwrap_or_default();
             return self.transmit(skb, hop.dev, from, to);
         }
+        self.trace(&skb, Some(hop.dev), Step::Waits(hop.gateway.into()));
         let SlowPath { neigh, actions, .. } = &mut *self.slow;
         neigh.resolve(self.view.now, hop.dev, hop.gateway.into(), skb, actions);
     }

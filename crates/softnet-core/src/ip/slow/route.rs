@@ -6,7 +6,7 @@ use super::family::{Received, Refusal, SlowFamily};
 use super::{Call, Refused, is_ipv6, packet};
 use crate::ip::adjacency::{Adjacency, Kind};
 use crate::ip::hooks::{Passage, Slot};
-use crate::ip::input::Exception;
+use crate::ip::input::{Exception, route_step};
 use crate::ip::redirect::{CameBy, Quote};
 use crate::ip::{ETH_LEN, Family};
 use crate::skb::{DropReason, Flags, Skb};
@@ -49,9 +49,20 @@ impl Call<'_> {
         }
         let hash = skb_get_hash(&mut skb);
         let hop = F::route(self.view, skb.head().dev, received.dst, hash);
+        // Of the others the fast path has said it.
+        if matches!(exception, Exception::Unusual | Exception::Fragment) {
+            self.trace_route(&skb, received.dst, &hop);
+        }
         match hop.kind {
             Kind::Local => self.local(skb, received),
             _ => self.forward(skb, received, hop),
+        }
+    }
+
+    /// Tells a trace which way was found to `dst`.
+    pub(super) fn trace_route<F: SlowFamily>(&mut self, skb: &Skb, dst: F, hop: &Adjacency<F>) {
+        if self.ctx.may_trace() {
+            self.trace(skb, Some(hop.dev), route_step(F::routing(self.view.tables), dst, hop));
         }
     }
 

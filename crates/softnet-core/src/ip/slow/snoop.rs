@@ -57,7 +57,12 @@ impl SlowPath {
                     self.call(ctx, view, out, |call| call.hear(dev, ip, mac, heard));
                 }
             }
-            Some(Said::Ours(ip, mac)) => self.conflicts.claim(view.now, Conflict { dev, ip, mac }),
+            Some(Said::Ours(ip, mac)) => {
+                let conflict = Conflict { dev, ip, mac };
+                if !self.probes.claim(view.now, conflict) {
+                    self.conflicts.claim(view.now, conflict);
+                }
+            }
             None => {}
         }
         Ok(())

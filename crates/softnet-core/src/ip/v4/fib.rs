@@ -76,10 +76,15 @@ impl Fib {
     /// The next hop for `addr` (host order), `NO_ROUTE` if there is none.
     #[inline]
     pub fn lookup(&self, addr: u32) -> u32 {
+        Leaf::nexthop(self.leaf(addr))
+    }
+
+    #[inline]
+    fn leaf(&self, addr: u32) -> u32 {
         let (high, middle, low) = split(addr);
         let entry = self.root.get(high).copied().unwrap_or(LEAF);
         let entry = step(&self.chunks, entry, middle);
-        Leaf::nexthop(step(&self.chunks, entry, low))
+        step(&self.chunks, entry, low)
     }
 
     /// Looks up each of `addrs` (host order) and writes its next hop to the same place of `out`; as many as the
@@ -246,6 +251,10 @@ impl LongestMatch<Ipv4Addr> for Fib {
 
     fn longest_match(&self, addr: Ipv4Addr) -> u32 {
         self.lookup(addr.to_bits())
+    }
+
+    fn matched_len(&self, addr: Ipv4Addr) -> u8 {
+        Leaf::prefix_len(self.leaf(addr.to_bits()))
     }
 
     fn bytes(&self) -> usize {

@@ -79,13 +79,18 @@ impl Fib6 {
     /// The next hop for `addr` (host order), `NO_ROUTE` if there is none.
     #[inline]
     pub fn lookup(&self, addr: u128) -> u32 {
+        Leaf::nexthop(self.leaf(addr))
+    }
+
+    #[inline]
+    fn leaf(&self, addr: u128) -> u32 {
         let mut entry = self.root.get((addr >> 112) as usize).copied().unwrap_or(LEAF);
         let mut rest = addr << ROOT_BITS;
         while entry & LEAF == 0 {
             entry = step(&self.nodes, entry, rest);
             rest <<= 8;
         }
-        Leaf::nexthop(entry)
+        entry
     }
 
     /// Looks up each of `addrs` (host order) and writes its next hop to the same place of `out`; as many as the shorter of
@@ -284,6 +289,10 @@ impl LongestMatch<Ipv6Addr> for Fib6 {
 
     fn longest_match(&self, addr: Ipv6Addr) -> u32 {
         self.lookup(addr.to_bits())
+    }
+
+    fn matched_len(&self, addr: Ipv6Addr) -> u8 {
+        Leaf::prefix_len(self.leaf(addr.to_bits()))
     }
 
     fn bytes(&self) -> usize {

@@ -113,9 +113,10 @@ fn mac_option(mut options: &[u8], kind: u8) -> Result<Option<MacAddr>, DropReaso
     Ok(found)
 }
 
-/// Writes into `skb`, whatever it held, the question for `target` from `source` at `mac`: to the MAC address `to`, or to the
-/// group of those that might have it. `None`, and the skb as it was, if there is no room behind its first byte. Device and
-/// flags are left to the caller.
+/// Writes into `skb`, whatever it held, the question for `target` from `source` at `mac` (`::`:
+/// whether another has it, RFC 4862 section 5.4.2): to the MAC address `to`, or to the group of
+/// those that might have it. `None`, and the skb as it was, if there is no room behind its first
+/// byte. Device and flags are left to the caller.
 pub fn write_solicitation(
     skb: &mut Skb,
     mac: MacAddr,
@@ -125,29 +126,32 @@ pub fn write_solicitation(
 ) -> Option<()> {
     let dst = if to.is_some() { target } else { solicited_node(target) };
     let to = to.unwrap_or(multicast_mac(dst));
-    write(skb, (to, mac), (source, dst), [SOLICITATION, 0], target, SOURCE_MAC)
+    // One without an address has no neighbour to be learnt (section 4.3).
+    let option = (!source.is_unspecified()).then_some(SOURCE_MAC);
+    write(skb, (to, mac), (source, dst), [SOLICITATION, 0], target, option)
 }
 
-/// The same for the answer to a node that asked from `asker`: `target` is at `mac`. `to` is where the node is. One without an
-/// address is told by telling all nodes (section 7.2.4). `source` is an address that is softnet's alone: if it is not the target, that
-/// is one that others have too, and whose answer comes first is believed (section 7.2.7).
+/// The same for the answer to a node that asked from `asker`: `target` is at `mac`. `to` is where
+/// the node is. One without an address is told by telling all nodes (section 7.2.4). `source` is an
+/// address that is softnet's alone. If the target is not, or not for sure, the answer `overrides`
+/// none that came before (section 7.2.7).
 pub fn write_advertisement(
     skb: &mut Skb,
     mac: MacAddr,
-    (source, target): (Ipv6Addr, Ipv6Addr),
+    (source, target, overrides): (Ipv6Addr, Ipv6Addr, bool),
     (asker, to): (Ipv6Addr, MacAddr),
 ) -> Option<()> {
-    let overrides = if source == target { OVERRIDE } else { 0 };
+    let overrides = if overrides { OVERRIDE } else { 0 };
     let (dst, to, flags) = match asker.is_unspecified() {
         true => (ALL_NODES, multicast_mac(ALL_NODES), ROUTER | overrides),
         false => (asker, to, ROUTER | SOLICITED | overrides),
     };
-    write(skb, (to, mac), (source, dst), [ADVERTISEMENT, flags], target, TARGET_MAC)
+    write(skb, (to, mac), (source, dst), [ADVERTISEMENT, flags], target, Some(TARGET_MAC))
 }
 
 /// The same for telling all nodes, unasked, that `target` is at `mac` (section 7.2.6).
 pub fn write_announcement(skb: &mut Skb, mac: MacAddr, target: Ipv6Addr) -> Option<()> {
-    write_advertisement(skb, mac, (target, target), (Ipv6Addr::UNSPECIFIED, mac))
+    write_advertisement(skb, mac, (target, target, true), (Ipv6Addr::UNSPECIFIED, mac))
 }
 
 /// The same for what tells the host at `to` to send to `target`, which is at `mac` if that is known, what is for `dst`, as
@@ -191,19 +195,21 @@ fn write(
     (src, dst): (Ipv6Addr, Ipv6Addr),
     [kind, flags]: [u8; 2],
     target: Ipv6Addr,
-    option: u8,
+    option: Option<u8>,
 ) -> Option<()> {
-    const ALL: usize = ETH_LEN + LEN + MESSAGE_LEN + MAC_OPTION_LEN;
-    if skb.len() + skb.tailroom() < ALL {
+    let all = ETH_LEN + LEN + MESSAGE_LEN + option.map_or(0, |_| MAC_OPTION_LEN);
+    if skb.len() + skb.tailroom() < all {
         return None;
     }
     skb.trim(0);
-    let frame = skb.put(ALL)?;
+    let frame = skb.put(all)?;
     let message = begin(frame, next::ICMPV6, HOP_LIMIT, src, dst)?;
     message[..8].copy_from_slice(&[kind, 0, 0, 0, flags, 0, 0, 0]);
     message[8..MESSAGE_LEN].copy_from_slice(&target.octets());
-    message[MESSAGE_LEN..MESSAGE_LEN + 2].copy_from_slice(&[option, 1]);
-    message[MESSAGE_LEN + 2..].copy_from_slice(&mac);
+    if let (Some(option), [kind, len, at @ ..]) = (option, &mut message[MESSAGE_LEN..]) {
+        (*kind, *len) = (option, 1);
+        at.copy_from_slice(&mac);
+    }
     finish(message, src, dst);
     frame[..6].copy_from_slice(&to);
     frame[6..12].copy_from_slice(&mac);
@@ -245,7 +251,7 @@ mod tests {
             [(ASKER, true, ASKER_MAC), (Ipv6Addr::UNSPECIFIED, false, multicast_mac(ALL_NODES))]
         {
             // In place of whatever the buffer held.
-            write_advertisement(&mut skb, MAC, (OWN, OWN), (asker, ASKER_MAC)).unwrap();
+            write_advertisement(&mut skb, MAC, (OWN, OWN, true), (asker, ASKER_MAC)).unwrap();
             let says = Message::Advertisement { target: OWN, mac: Some(MAC), solicited, overrides: true };
             assert_eq!((read(&skb), &skb.data()[..6]), (says, &to[..]));
         }

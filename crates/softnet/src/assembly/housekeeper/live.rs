@@ -4,24 +4,25 @@
 //! What may be refused is tried before anything is changed. Then a changed set of tables is published
 //! at once, so that a packet that a change does not concern always finds its way.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use softnet_core::ip::FibError;
 use softnet_core::ip::iface::Iface;
-use softnet_core::ip::slow::Announce;
+use softnet_core::ip::slow::{Announce, Conflict};
 use softnet_core::qdisc::Spec;
 use softnet_core::sync::Ordering;
 use softnet_dev::DeviceInfo;
 
 use super::Housekeeper;
-use crate::config::{Config, DeviceConfig, InterfaceAddr, available_cpus, is_link_local};
+use crate::config::{Config, DeviceConfig, InterfaceAddr, available_cpus, format_mac, is_link_local};
 use crate::control::commands::Change;
 use crate::control::{ControlError, SetAddr, SetQdisc, Target};
 use crate::live::{LiveError, change_neigh, change_route, changed_addresses};
 use crate::stack::rib::Rib;
 use crate::stack::routes;
 use crate::tx::qdisc::Layout;
-use crate::util::lock;
+use crate::util::{lock, warn};
 
 /// What the forwarding tables know of a device with these parameters.
 pub(super) fn iface(device: &DeviceConfig, info: &DeviceInfo) -> Iface {
@@ -142,8 +143,10 @@ impl Housekeeper {
             self.forget_off_link(dev as u16);
             self.fix_configured(dev as u16);
             let had = &before.devices[dev].addresses;
-            if config.devices[dev].addresses.iter().any(|own| !had.contains(own)) {
-                self.announce(dev as u16);
+            let come = config.devices[dev].addresses.iter().filter(|own| !had.contains(own));
+            let come: Vec<InterfaceAddr> = come.copied().collect();
+            if !come.is_empty() {
+                self.announce(dev as u16, &come);
             }
         }
         // A VLAN's are claimed by its link.
@@ -161,13 +164,50 @@ impl Housekeeper {
         routes.map(|()| done)
     }
 
-    /// Tells the neighbours of a device where its addresses are.
-    fn announce(&mut self, dev: u16) {
+    /// Asks on the link of device `dev` whether another station has `addresses`, which it has from now on.
+    pub(super) fn detect_duplicates(&mut self, dev: u16, addresses: &[InterfaceAddr]) {
+        lock(&self.shared.devices[usize::from(dev)].duplicates).retain(|own| !addresses.contains(own));
+        if self.config.devices[usize::from(dev)].detects_duplicates() {
+            let ips: Vec<IpAddr> = addresses.iter().map(|own| own.addr()).collect();
+            self.shared.slow_path(&mut self.ctx, |slow, ctx, view, out| {
+                slow.detect_duplicates(ctx, view, (dev, &ips), out);
+            });
+        }
+    }
+
+    /// Takes addresses away that other stations were found to have, as if that were done by hand.
+    pub(super) fn drop_duplicates(&mut self) {
+        let found = self.shared.control().slow.take_duplicates();
+        for Conflict { dev, ip, mac } in found {
+            let at = usize::from(dev);
+            let mut config = Config::clone(&self.config);
+            let addresses = &mut config.devices[at].addresses;
+            let Some(own) = addresses.iter().position(|own| own.addr() == ip) else { continue };
+            let own = addresses.remove(own);
+            let (name, mac) = (self.shared.devices[at].name.clone(), format_mac(mac));
+            match self.set_addresses(config) {
+                Ok(()) => {
+                    warn(format_args!(
+                        "{name}: {own} is not used: a neighbour has it, at {mac}. When that is mended: \
+                         softnet addr add {own} dev {name}; `dad = false` in its [[device]] does not ask"
+                    ));
+                    lock(&self.shared.devices[at].duplicates).push(own);
+                }
+                Err(error) => {
+                    warn(format_args!("{name}: a neighbour has {own}, too, at {mac}; it stays: {error}"))
+                }
+            }
+        }
+    }
+
+    /// Tells the neighbours of a device where its addresses are, of which it has these from now on.
+    fn announce(&mut self, dev: u16, come: &[InterfaceAddr]) {
         let device = &self.config.devices[usize::from(dev)];
         let kinds = Announce { arp: device.arp_notify, nd: device.ndisc_notify };
         let below = self.shared.netdevs[usize::from(dev)].device.live.load_full();
         // In-process devices are at their peer's other end for good.
         if below.is_some_and(|live| live.device.info().ifindex != 0) {
+            self.detect_duplicates(dev, come);
             self.shared.slow_path(&mut self.ctx, |slow, ctx, view, out| {
                 slow.announce(ctx, view, dev, kinds, out);
             });

@@ -4,6 +4,7 @@
 //! only one of them does is in `v4` and `v6`.
 
 mod any;
+mod dad;
 mod echo;
 mod errors;
 mod frags;

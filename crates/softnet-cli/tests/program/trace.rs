@@ -1,0 +1,133 @@
+//! `softnet trace` on an instance that forwards and translates over veth pairs.
+
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::process::{World, host};
+
+const EXE: &str = env!("CARGO_BIN_EXE_softnet");
+
+/// Runs `trace` with these arguments, and sends datagrams with `ttl` to `to` until it ends.
+fn trace(world: &World, args: &[&str], ttl: u32, to: SocketAddr) -> Output {
+    let socket = world.socket();
+    let mut command = Command::new(EXE);
+    command.args(["trace", "--name", socket.to_str().unwrap()]).args(args);
+    let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let client = world.hosts[0].run(|| UdpSocket::bind((host(0), 0)).unwrap()).unwrap();
+    client.set_ttl(ttl).unwrap();
+    while process.try_wait().unwrap().is_none() {
+        // What cannot be sent, since the last one was refused, is sent again.
+        let _ = client.send_to(b"hello", to);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    process.wait_with_output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The packets that were shown.
+fn packets(output: &Output) -> Vec<Value> {
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    let mut rows = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>();
+    rows.by_ref().collect::<Result<_, _>>().unwrap()
+}
+
+/// Its stages, in order.
+fn stages(packet: &Value) -> Vec<&str> {
+    packet["steps"].as_array().unwrap().iter().map(|step| step["stage"].as_str().unwrap()).collect()
+}
+
+fn step<'a>(packet: &'a Value, stage: &str) -> &'a Value {
+    let mut steps = packet["steps"].as_array().unwrap().iter();
+    steps.find(|step| step["stage"] == stage).unwrap_or_else(|| panic!("no {stage}: {packet}"))
+}
+
+#[test]
+fn what_stages_did_is_told_packet_by_packet() {
+    let Some(world) = World::new() else { return };
+    let config = world.config("r.toml", "");
+    let nat =
+        "\n[nat]\n[[nat.source]]\ndev = \"s1\"\n\n[[route]]\nto = \"198.51.100.0/24\"\nblackhole = true\n";
+    let whole = std::fs::read_to_string(&config).unwrap() + nat;
+    std::fs::write(&config, whole).unwrap();
+    let _process = world.running(&config);
+    // Both neighbours are known then. Sources are hidden, so only a request arrives.
+    let (to, near) = (SocketAddr::from((host(1), 9)), Ipv4Addr::new(10, 0, 0, 1));
+    trace(&world, &["s0", "-n", "1", "dst", "port", "9"], 64, to);
+    std::thread::sleep(Duration::from_millis(50));
+
+    // Forwarded and translated.
+    let found = packets(&trace(&world, &["s0", "-n", "3", "--json", "udp dst port 9"], 64, to));
+    assert_eq!(found.len(), 3);
+    for packet in &found {
+        assert_eq!((&packet["end"], &packet["dev"]), (&"sent".into(), &"s0".into()), "{packet}");
+        assert_eq!(stages(packet), ["rx", "prerouting", "route", "postrouting", "queue", "tx"], "{packet}");
+        let route = step(packet, "route");
+        assert_eq!(
+            (&route["prefix"], &route["kind"], &route["dev"]),
+            (&"10.1.0.0/24".into(), &"connected".into(), &"s1".into())
+        );
+        let post = step(packet, "postrouting");
+        assert!(post["before"].as_str().unwrap().starts_with("10.0.0.2."), "{packet}");
+        assert!(post["after"].as_str().unwrap().starts_with("10.1.0.1."), "{packet}");
+        assert!(post["conntrack"].is_u64(), "{packet}");
+        let tx = step(packet, "tx");
+        assert_eq!(tx["dev"], "s1");
+        assert!(tx["packet"].as_str().unwrap().contains("IP 10.1.0.1."), "{packet}");
+    }
+
+    // Dropped, with the reason.
+    for (ttl, to, reason) in [
+        (1, to, "ip_ttl"),
+        (64, SocketAddr::from((near, 9)), "ip_noproto"),
+        (64, SocketAddr::from(([198, 51, 100, 7], 9)), "ip_blackhole"),
+        // A neighbour that there is not.
+        (64, SocketAddr::from(([10, 1, 0, 77], 9)), "neigh_failed"),
+    ] {
+        let found = packets(&trace(&world, &["any", "-n", "1", "--json", "dst port 9"], ttl, to));
+        let packet = &found[0];
+        assert_eq!(packet["end"], "dropped", "{packet}");
+        assert_eq!(step(packet, "drop")["reason"], reason, "{packet}");
+        assert!(stages(packet).contains(&"route") && stages(packet).contains(&"slow path"), "{packet}");
+        match reason {
+            "ip_noproto" => assert_eq!(step(packet, "route")["kind"], "local"),
+            "ip_blackhole" => assert_eq!(step(packet, "route")["prefix"], "198.51.100.0/24"),
+            "neigh_failed" => assert_eq!(step(packet, "neighbour")["via"], "10.1.0.77"),
+            _ => {}
+        }
+    }
+
+    // As text.
+    let output = trace(&world, &["s0", "-n", "1", "dst port 9"], 64, to);
+    let shown = text(&output.stdout);
+    let lines: Vec<_> = shown.lines().collect();
+    assert!(lines[0].starts_with("1: ") && lines[0].contains(" IP 10.0.0.2."), "{shown}");
+    for (line, expected) in lines[1..].iter().zip([
+        " us  rx           s0 queue 0",
+        " us  prerouting   10.0.0.2.",
+        " us  route        10.1.0.0/24 connected dev s1 lladdr ",
+        " becomes 10.1.0.1.",
+        " us  queue        s1 queue 0",
+        " us  tx           s1 queue 0: IP 10.1.0.1.",
+    ]) {
+        assert!(line.contains(expected), "{expected}: {shown}");
+    }
+
+    for (args, code, expected) in [
+        (&["s7"][..], 1, "no device \"s7\"; there are: s0, s1"),
+        (&["s0", "port", "http"], 2, "expected a port, 0 to 65535, found \"http\"\n  port http\n       ^"),
+        (&["s0", "-n", "0"], 2, "0 is not in 1..=100000"),
+    ] {
+        let socket = world.socket();
+        let output =
+            Command::new(EXE).args(["trace", "--name", socket.to_str().unwrap()]).args(args).output();
+        let output = output.unwrap();
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        assert!(text(&output.stderr).contains(expected), "{output:?}");
+    }
+}

@@ -1,0 +1,103 @@
+//! Duplicate address detection.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::*;
+use crate::ip::MacAddr;
+use crate::ip::slow::{Announce, Conflict};
+use crate::ip::v4::arp::{ArpPacket, BROADCAST};
+use crate::ip::v6::addr::ALL_NODES;
+use crate::ip::v6::nd::Message;
+
+const OTHER: MacAddr = [2, 0, 0, 0, 0, 0x66];
+
+impl<F: TestFamily> World<F> {
+    fn detect(&mut self, ip: impl Into<IpAddr>) -> Sent {
+        let ips = [ip.into()];
+        self.call(|slow, ctx, view, out| slow.detect_duplicates(ctx, view, (0, &ips), out)).0
+    }
+
+    fn announce(&mut self) -> Sent {
+        let both = Announce { arp: true, nd: true };
+        self.call(|slow, ctx, view, out| slow.announce(ctx, view, 0, both, out)).0
+    }
+
+    fn found(&mut self) -> Vec<Conflict> {
+        self.call(|slow, _, _, _| slow.take_duplicates()).1
+    }
+}
+
+#[test]
+fn an_ipv4_address_is_asked_for_three_times_and_announced_when_none_objects() {
+    use super::super::world::v4::*;
+    let mut world = World::<Ipv4Addr>::new();
+    let probe = vec![(0, arp(BROADCAST, ArpPacket::probe(super::super::world::MACS[0], OWN[0])))];
+    assert_eq!(world.detect(OWN[0]), probe);
+    assert!(world.announce().is_empty());
+    assert_eq!(world.pass(SECOND / 5).len(), 1, "announced");
+    assert_eq!(world.pass(SECOND * 4 / 5), probe);
+    assert_eq!(world.pass(SECOND), probe);
+    assert_eq!(world.pass(SECOND).len(), 1, "announced again");
+    assert!(world.pass(100 * SECOND).is_empty());
+    assert_eq!(world.control.slow.next_deadline(), None);
+    // From now on it is a conflict, and the address stays.
+    let claim = arp(BROADCAST, ArpPacket::announcement(OTHER, OWN[0]));
+    world.one(0, claim);
+    assert_eq!(world.found(), []);
+    assert_eq!(world.call(|slow, _, _, _| slow.take_conflicts()).1.len(), 1);
+}
+
+#[test]
+fn a_duplicate_of_an_ipv4_address_is_found() {
+    use super::super::world::v4::*;
+    let mac = super::super::world::MACS[0];
+    let claims = [
+        ArpPacket::announcement(OTHER, OWN[0]),
+        ArpPacket::probe(mac, OWN[0]).reply(OTHER),
+        // It would like to have it, too.
+        ArpPacket::probe(OTHER, OWN[0]),
+    ];
+    for claim in claims {
+        for overheard in [false, true] {
+            // What has no sender is not overheard.
+            if overheard && claim.is_probe() {
+                continue;
+            }
+            let mut world = World::<Ipv4Addr>::new();
+            world.detect(OWN[0]);
+            let own = ArpPacket::probe(mac, OWN[0]);
+            world.one(0, arp(BROADCAST, own));
+            assert_eq!(world.found(), [], "what is our own says nothing");
+            world.detect(OWN[0]);
+            let frame = arp(if claim.is_probe() { BROADCAST } else { mac }, claim);
+            match overheard {
+                false => assert_eq!(world.one(0, frame), []),
+                true => _ = world.call(|slow, ctx, view, out| slow.overhear(ctx, view, (0, &frame), out)),
+            }
+            assert_eq!(world.found(), [Conflict { dev: 0, ip: OWN[0].into(), mac: OTHER }]);
+            assert_eq!(world.call(|slow, _, _, _| slow.address_conflicts()).1, 1);
+            assert!(world.pass(100 * SECOND).is_empty(), "it is not asked for any more");
+        }
+    }
+}
+
+#[test]
+fn an_ipv6_address_is_tentative_for_a_second() {
+    use super::super::world::v6::*;
+    let own = Ipv6Addr::OWN[0];
+    let mut world = World::<Ipv6Addr>::new();
+    let asked = world.detect(own);
+    assert_eq!(asked.len(), 1);
+    let (dev, _, src, _, _, said) = heard(&asked[0]);
+    assert_eq!((dev, src), (0, Ipv6Addr::UNSPECIFIED));
+    assert_eq!(said, Message::Solicitation { target: own, mac: None });
+    assert!(world.announce().is_empty() && world.pass(SECOND).is_empty());
+    assert!(!world.pass(SECOND / 10).is_empty(), "announced");
+
+    let mut world = World::<Ipv6Addr>::new();
+    world.detect(own);
+    let claim = advert_to(0, own, ALL_NODES, OTHER, 0x20);
+    world.one(0, claim);
+    assert_eq!(world.found(), [Conflict { dev: 0, ip: own.into(), mac: OTHER }]);
+    assert!(world.pass(100 * SECOND).is_empty());
+}
