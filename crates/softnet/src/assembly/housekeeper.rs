@@ -540,7 +540,8 @@ impl Housekeeper {
             control.deadline = others.flatten().fold(slow, u64::min);
             control.deadline
         };
-        if self.stop.load(Ordering::Acquire) || self.shared.has_left() {
+        let more = self.shared.has_left() || self.kernel_addrs.is_due();
+        if self.stop.load(Ordering::Acquire) || more {
             return;
         }
         if let Ok(command) = self.commands.try_recv() {

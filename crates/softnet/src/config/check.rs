@@ -281,6 +281,12 @@ fn addresses(index: usize, device: &DeviceConfig, config: &Config, found: &mut V
     }
 }
 
+/// Whether `problem` is that a device has no address at all.
+pub(super) fn is_without_addresses(problem: &Found) -> bool {
+    let Place { section, key, item } = problem.place;
+    matches!(section, Section::Device(_)) && key == "addresses" && item.is_none()
+}
+
 /// Why an address cannot be a host's own, if so (RFC 6890, RFC 1122 3.2.1.3, RFC 4291 2.5 and 2.6.1).
 fn not_a_host(own: InterfaceAddr) -> Option<String> {
     let (addr, network) = (own.addr(), own.network());

@@ -565,6 +565,14 @@ impl Config {
         check::check(self, cpus, true, &mut found);
         ConfigErrors::in_code(found)
     }
+
+    /// The same of one that runs: its devices may have lost their last addresses.
+    pub(crate) fn check_running(&self, cpus: &[u32]) -> Result<(), ConfigErrors> {
+        let mut found = Vec::new();
+        check::check(self, cpus, true, &mut found);
+        found.retain(|problem| !check::is_without_addresses(problem));
+        ConfigErrors::in_code(found)
+    }
 }
 
 /// CPUs that this process may run on (its affinity).

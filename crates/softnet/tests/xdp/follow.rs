@@ -388,6 +388,25 @@ fn addresses_of_a_shared_device_are_the_kernels() {
     world.end();
 }
 
+/// A device that has no address but the kernel's loses the last of them, too, and gets the next.
+#[test]
+fn the_last_address_goes_with_the_kernels() {
+    let Some(mut world) = World::new(1) else { return };
+    let set = |all: &[&String]| -> BTreeSet<String> { all.iter().map(|&own| own.clone()).collect() };
+    let config = follows(world.config()).with(|config| {
+        config.devices[0].driver = Xdp::default().with(|xdp| (xdp.ring, xdp.shared) = (512, true)).into();
+        config.devices[0].addresses = Vec::new();
+    });
+    world.start_with(config);
+    let [first, next] = [format!("{}/24", kernel(0)), "192.0.2.1/24".to_owned()];
+    until("what the kernel has", || addresses(&world, 0) == set(&[&first]));
+    ip(&world.middle, &format!("addr del {first} dev {}", interface(0)));
+    until("none", || addresses(&world, 0).is_empty());
+    ip(&world.middle, &format!("addr add {next} dev {}", interface(0)));
+    until("another", || addresses(&world, 0) == set(&[&next]));
+    world.end();
+}
+
 /// Routes by a link that is down, on this side or on the other, give way to those of the next metric, until it is up.
 #[test]
 fn a_link_that_is_down_is_not_used() {

@@ -188,6 +188,22 @@ fn forwarded_ports_lead_to_the_server_inside() {
     home.end();
 }
 
+/// The router takes a new configuration, though the VLAN's link has no address, and translates on.
+#[test]
+fn a_router_with_a_link_without_addresses_is_reloaded() {
+    let Some(home) = Home::new() else { return };
+    let before = home.view().devs().len();
+    for limit in [500, 600] {
+        let mut config = Config::parse(EXAMPLE, "examples/home-router.toml", &[0]).unwrap();
+        config.stack.workers = available_cpus()[..1].to_vec();
+        config.nat.as_mut().unwrap().connlimit = Some(limit);
+        home.view().apply(config).unwrap();
+        home.ping(REMOTE, 1400);
+    }
+    assert_eq!(home.view().devs().len(), before);
+    home.end();
+}
+
 /// Segments that became one packet keep their tag, their address outside, and their place in the
 /// discipline. Each interface has a worker of its own, if there are CPUs.
 #[test]

@@ -29,7 +29,13 @@ impl KernelAddrs {
         self.due = true;
     }
 
-    pub(super) fn is_due(&mut self) -> bool {
+    /// Whether they are.
+    pub(super) fn is_due(&self) -> bool {
+        self.due
+    }
+
+    /// The same; they are not any more.
+    pub(super) fn take_due(&mut self) -> bool {
         std::mem::take(&mut self.due)
     }
 }
@@ -79,19 +85,25 @@ impl Housekeeper {
     /// Takes away what is not `wanted` any more.
     fn drop_followed(&mut self, wanted: &[Vec<InterfaceAddr>]) {
         let mut config = Config::clone(&self.config);
+        let mut left = Vec::new();
         for (dev, followed) in self.kernel_addrs.followed.iter_mut().enumerate() {
             // What a configuration names since then is not the kernel's to take away.
             followed.retain(|own| !self.told.addresses[dev].contains(own));
-            let gone: Vec<_> = followed.iter().filter(|own| !wanted[dev].contains(own)).copied().collect();
-            followed.retain(|own| !gone.contains(own));
+            let (stay, gone): (Vec<_>, Vec<_>) = followed.iter().partition(|own| wanted[dev].contains(own));
             config.devices[dev].addresses.retain(|own| !gone.contains(own));
+            left.push(stay);
         }
         let changed = |(new, old): (&DeviceConfig, &DeviceConfig)| new.addresses != old.addresses;
         if config.devices.iter().zip(&self.config.devices).any(changed)
             && let Err(error) = self.set_addresses(config)
         {
             warn(format_args!("addresses that the kernel has no more stay: {error}"));
+            if !error.is_done() {
+                // To be taken away later.
+                return;
+            }
         }
+        self.kernel_addrs.followed = left;
     }
 
     /// Gives device `dev` an address of its interface, unless a device has it already.
@@ -105,6 +117,10 @@ impl Housekeeper {
         config.devices[dev].addresses.push(own);
         let key = (dev as u16, own);
         match self.set_addresses(config) {
+            Err(error) if error.is_done() => {
+                warn(format_args!("{own}: {error}"));
+                self.kernel_addrs.followed[dev].push(own);
+            }
             Ok(()) => {
                 self.kernel_addrs.followed[dev].push(own);
                 self.kernel_addrs.refused.retain(|refused| *refused != key);

@@ -16,7 +16,7 @@ impl Housekeeper {
         // wait for no more rounds than these.
         for _ in 0..3 {
             let readdressed = self.link_events();
-            if readdressed || self.kernel_addrs.is_due() {
+            if readdressed || self.kernel_addrs.take_due() {
                 self.follow_addresses();
             }
             if !readdressed {

@@ -68,7 +68,8 @@ impl Housekeeper {
 
     /// Runs by the addresses of `config`, which is otherwise as now. What is refused changes nothing.
     pub(super) fn set_addresses(&mut self, config: Config) -> Result<(), LiveError> {
-        self.check(&config)?;
+        let absent = self.absent.clone();
+        self.check(&config, &absent)?;
         // The filter is the same, and what its sets were made of is not there any more.
         let nat = self.new_nat(&config)?;
         let routes = self.run_by(config, |_| ());
@@ -77,15 +78,16 @@ impl Housekeeper {
         Ok(())
     }
 
-    /// Whether the stack can run by `config`, which has no routes. Changes nothing.
-    pub(super) fn check(&mut self, config: &Config) -> Result<(), LiveError> {
+    /// Whether the stack can run by `config`, which has no routes and whose devices are there but for those
+    /// that are `absent`. Changes nothing.
+    pub(super) fn check(&mut self, config: &Config, absent: &[bool]) -> Result<(), LiveError> {
         let mut alone = config.clone();
         // Sets were emptied; and neighbours stay that are on no network for a while, as in the kernel.
         (alone.filter, alone.neighbours) = (Default::default(), Vec::new());
-        // Devices that the configuration does not have any more; and one whose last address was taken
-        // away by hand, as `ip` would.
-        alone.devices.retain(|device| !device.addresses.is_empty());
-        alone.check(&available_cpus()).map_err(LiveError::Config)?;
+        // Devices that the configuration does not have any more.
+        let mut absent = absent.iter().copied();
+        alone.devices.retain(|_| !absent.next().unwrap_or(false));
+        alone.check_running(&available_cpus()).map_err(LiveError::Config)?;
         for (dev, device) in config.devices.iter().enumerate() {
             let before = &self.config.devices[dev].addresses;
             let come: Vec<InterfaceAddr> =

@@ -74,7 +74,7 @@ impl Housekeeper {
         let Merged { mut config, absent, told } = merge(&self.config, &self.told, new, print)?;
         let statics: Vec<_> = routes::configured(&config).collect();
         config.routes = Vec::new();
-        self.check(&config)?;
+        self.check(&config, &absent)?;
         let nat = self.new_nat(&config)?;
         let filter = match print == self.told.filter {
             true => None,
