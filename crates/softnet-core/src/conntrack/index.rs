@@ -51,7 +51,7 @@ fn tag(hash: u64) -> u64 {
 #[inline(always)]
 fn matches([a, b, c, d]: [u64; WORDS], tag: u64) -> u64 {
     let tags = (a & TAGS) >> 24 | (b & TAGS) >> 16 | (c & TAGS) >> 8 | d & TAGS;
-    let other = tags ^ tag * ONES;
+    let other = tags ^ (tag * ONES);
     other.wrapping_sub(ONES) & !other & ONES << 7
 }
 
