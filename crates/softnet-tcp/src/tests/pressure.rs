@@ -4,33 +4,6 @@ use super::talk::Talk;
 use crate::DropReason;
 use crate::conn::Memory;
 
-/// A window that grows with each segment, and stops as soon as memory is scarce; and grows again after.
-#[test]
-fn windows_stop_growing_under_pressure() {
-    let ssthresh = |memory: Memory| {
-        let mut talk = Talk::accepted(|_| {});
-        talk.end.host.memory = memory;
-        let at = |talk: &Talk| talk.end.conn().info(&talk.end.cfg).rcv_ssthresh;
-        let before = at(&talk);
-        let mut seq = 1;
-        let mut arrive = |talk: &mut Talk| {
-            talk.play(&format!("+1 < . {seq}:{}(1000) ack 1 win 257", seq + 1000));
-            seq += 1000;
-            talk.end.read(1000);
-            talk.end.host.sent.clear();
-        };
-        (0..20).for_each(|_| arrive(&mut talk));
-        let after = at(&talk);
-        talk.end.host.memory = Memory::Ample;
-        (0..20).for_each(|_| arrive(&mut talk));
-        (before, after, at(&talk))
-    };
-    let (before, after, _) = ssthresh(Memory::Ample);
-    assert!(after > before, "{after} after {before}");
-    let (before, after, later) = ssthresh(Memory::Scarce);
-    assert!(after <= before && later > after, "{before}, {after}, {later}");
-}
-
 /// Beyond a hole no more is held than four segments take, from the lowest on; what is dropped is not
 /// reported any more, and comes again.
 #[test]
