@@ -25,7 +25,8 @@ fn members_of_the_group_look_and_change_nothing() {
     std::fs::set_permissions(socket.parent().unwrap(), PermissionsExt::from_mode(0o755)).unwrap();
     // A copy where any user may run it.
     let program = world.path("softnet");
-    std::fs::copy(EXE, &program).unwrap();
+    // By another process: a descriptor open for writing here would be inherited by what other tests start.
+    assert!(Command::new("cp").args([EXE.as_ref(), program.as_path()]).status().unwrap().success());
     let run = |(user, group): (u32, u32), args: &[&str]| -> Output {
         let mut command = Command::new(&program);
         command.args(args).args(["--name", socket.to_str().unwrap()]).uid(user).gid(group);

@@ -313,11 +313,13 @@ pub(super) fn own_len(skb: &Skb) -> u64 {
     if skb.head().flags & Flags::ORIGINATED == 0 { 0 } else { pkt_len(skb) as u64 }
 }
 
-/// The same of several. Those of a batch are from one sender.
+/// The same of several. Those of a batch are nearly always all made here, or all forwarded: what begins and ends
+/// with forwarded ones is not looked at.
 #[inline]
 pub(crate) fn local_bytes(batch: &Batch) -> u64 {
     match batch.as_slice() {
-        [first, ..] if own_len(first) > 0 => batch.as_slice().iter().map(own_len).sum(),
+        [first, .., last] if own_len(first) + own_len(last) > 0 => all_local_bytes(batch),
+        [one] => own_len(one),
         _ => 0,
     }
 }

@@ -286,15 +286,13 @@ impl<H> Conn<H> {
     /// Makes room for a segment from `start` on; false if there is none
     /// (Linux `tcp_prune_queue`, but for collapsing, which is the host's).
     ///
-    /// Where the host's memory is scarce, a connection holds no more than the window that it would tell then
-    /// and what is next in order. (Linux lets each have its share of `tcp_mem`.)
+    /// Where the host's memory is scarce windows do not grow; what is held gives way when there is none.
     fn make_room<O: Output<Handle = H>>(&mut self, cx: &mut Cx<'_, O>, start: Seq) -> bool {
-        let pressed = self.is(ConnFlags::PRESSED);
-        if self.win.fits() && !pressed {
-            return true;
+        if self.is(ConnFlags::EXHAUSTED) {
+            return self.make_room_of_none(cx, start);
         }
-        if pressed {
-            return self.make_room_under_pressure(cx, start);
+        if self.win.fits() {
+            return true;
         }
         cx.counters.prune_called += 1;
         self.win.clamp_to_memory(cx.cfg);
@@ -317,19 +315,14 @@ impl<H> Conn<H> {
         self.win.fits()
     }
 
-    /// The same while the host's memory is scarce, or there is none.
+    /// The same while the host has no memory: what lies furthest beyond a hole goes, down to a few segments.
     #[cold]
-    fn make_room_under_pressure<O: Output<Handle = H>>(&mut self, cx: &mut Cx<'_, O>, start: Seq) -> bool {
+    fn make_room_of_none<O: Output<Handle = H>>(&mut self, cx: &mut Cx<'_, O>, start: Seq) -> bool {
         let share = self.win.pressed_memory();
         // What is next in order is taken as far as there is memory, or no hole would ever be closed.
         let beyond = start.after(self.rcv_nxt);
         let mut pruned = false;
-        loop {
-            let over = self.win.held > share;
-            let fits = self.win.fits() && !self.is(ConnFlags::EXHAUSTED);
-            if fits && !over {
-                break;
-            }
+        while self.is(ConnFlags::EXHAUSTED) || self.win.held > share {
             let Some(piece) = self.ooo.as_mut().and_then(|ooo| ooo.pop_last_behind(start)) else { break };
             self.win.held = self.win.held.saturating_sub(piece.charge);
             cx.counters.ofo_pruned += 1;
@@ -340,16 +333,12 @@ impl<H> Conn<H> {
                 self.set(ConnFlags::PRESSED, true);
             }
         }
-        let fits = self.win.fits() && !self.is(ConnFlags::EXHAUSTED);
-        let roomy = fits && !(beyond && self.win.held > share);
-        if pruned || !roomy {
-            cx.counters.prune_called += 1;
-            self.win.press();
-        }
+        cx.counters.prune_called += 1;
+        self.win.press();
         if pruned {
             self.was_pruned();
         }
-        roomy
+        self.win.fits() && !self.is(ConnFlags::EXHAUSTED) && !(beyond && self.win.held > share)
     }
 
     /// Pieces beyond a hole were dropped. RFC 2018 8: "the data receiver is permitted to discard data in

@@ -152,6 +152,7 @@ impl Sender {
             self.retransmits = 0;
             if let Some(cold) = &mut self.cold {
                 cold.retrans_began = None;
+                cold.dropped_here = false;
             }
         }
         self.take_sack(cx, &mut ack, input.sack);

@@ -32,6 +32,8 @@ pub(super) struct Cold {
     pub(super) retrans_stamp: Option<u32>,
     /// When the first retransmission since the last ACK of new data was due.
     pub(super) retrans_began: Option<Instant>,
+    /// This host dropped something before it left, and nothing has been acknowledged since.
+    pub(super) dropped_here: bool,
     /// Packets that may be late before duplicate ACKs mean loss; 0 is `tcp_reordering`.
     pub(super) reordering: u32,
     pub(super) reord_seen: u32,
@@ -61,6 +63,7 @@ impl Cold {
             undo_retrans: -1,
             retrans_stamp: None,
             retrans_began: None,
+            dropped_here: false,
             reordering: 0,
             reord_seen: 0,
             dsack_dups: 0,

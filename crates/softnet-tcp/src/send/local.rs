@@ -41,6 +41,7 @@ impl Sender {
             self.set_state(CaState::Recovery);
             self.prr(cx, 1, lost, false);
         }
+        self.cold().dropped_here = true;
         self.tlp_due = false;
         if self.timer == Timer::Tlp {
             self.rearm_rto(cx);

@@ -336,7 +336,9 @@ impl Sender {
             cx.counters.tcp_fast_retrans += u64::from(packets);
         }
         self.note_sent(cx, packets);
-        if first == 0 && self.timer != Timer::Reo {
+        // What goes into a queue that stays full again and again is to time out in the end.
+        let waits = self.timer == Timer::Rto && self.cold.as_ref().is_some_and(|cold| cold.dropped_here);
+        if first == 0 && self.timer != Timer::Reo && !waits {
             self.arm(Timer::Rto, cx.now + self.rto(cx.cfg));
         }
     }

@@ -19,18 +19,25 @@ fn what_lies_beyond_holes_gives_way_to_pressure() {
     }
     let held = |talk: &Talk| (talk.end.counters.ofo_pruned, talk.end.counters.ofo_drop);
     assert_eq!(held(&talk), (0, 0), "there is enough");
+    // While it is scarce all stays that fits.
     talk.end.host.memory = Memory::Scarce;
+    talk.play("< . 4001:5001(1000) ack 1 win 257");
+    talk.end.host.sent.clear();
+    assert_eq!(held(&talk), (0, 0));
+    talk.end.host.memory = Memory::Exhausted;
     // A segment before them: what is furthest goes for it.
     talk.play("< . 6001:7001(1000) ack 1 win 257");
     let (pruned, dropped) = held(&talk);
-    assert!(pruned >= 8 && dropped == 0, "{pruned} of 17, {dropped}");
+    assert!(pruned >= 8 && dropped == 0, "{pruned} of 18, {dropped}");
     assert_eq!(talk.end.counters.prune_called, 1);
     talk.end.host.sent.clear();
+    talk.end.host.memory = Memory::Exhausted;
     // One behind them has no room, and is dropped for a reason that is counted.
     talk.play("< . 60001:61001(1000) ack 1 win 257");
     talk.end.host.sent.clear();
     assert_eq!((held(&talk), talk.end.host.drops.last()), ((pruned, 1), Some(&DropReason::ProtoMem)));
-    // What is next in order is taken all the same, and all of it comes again.
+    // There is some again: what is next in order is taken, and all of it comes again.
+    talk.end.host.memory = Memory::Scarce;
     for at in 0..40 {
         talk.play(&format!("+1 < . {}:{}(1000) ack 1 win 257", at * 1000 + 1, at * 1000 + 1001));
         let unread = talk.end.conn().unread();

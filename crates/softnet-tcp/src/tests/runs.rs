@@ -180,6 +180,23 @@ fn what_never_left_is_sent_again() {
     assert_eq!(talk.end.counters.send.tcp_timeouts, 0);
 }
 
+/// What finds no room ever again times out in the end, however often it is sent.
+#[test]
+fn what_never_leaves_times_out() {
+    let mut talk = Talk::accepted(|_| {});
+    talk.end.write(1000, false);
+    let first = talk.end.iss + 1;
+    for _ in 0..300 {
+        taken(&mut talk);
+        enter!(&mut talk.end, conn, cx => conn.local_drop(cx, first, 1000));
+        talk.end.after();
+        talk.advance(talk.end.now + crate::Span::from_millis(10));
+        talk.end.after();
+    }
+    let send = talk.end.counters.send;
+    assert!(send.tcp_timeouts > 2, "{send:?}");
+}
+
 /// All of a flight was dropped: nothing comes that could tell.
 #[test]
 fn a_flight_that_never_left_does_not_wait_for_a_timeout() {

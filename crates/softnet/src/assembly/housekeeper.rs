@@ -3,6 +3,7 @@
 //! One thread. It sleeps until a neighbour's timer is due, a neighbour says something to all, the kernel reports a change of
 //! a link, a user wants an instance polled in another context, or the stack stops.
 
+mod duplicates;
 mod kernel_addrs;
 mod links;
 mod live;
@@ -79,6 +80,7 @@ pub struct Housekeeper {
     /// For each device why it could not be opened when that was last tried, which was told then.
     refused: Vec<Option<String>>,
     kernel_addrs: KernelAddrs,
+    duplicates: duplicates::Duplicates,
     /// For each device whether its interface was without a link when that was last looked at.
     linkless: Vec<bool>,
     contexts: Contexts,
@@ -127,6 +129,7 @@ impl Housekeeper {
             refused,
             kernel_addrs: KernelAddrs::default(),
             linkless,
+            duplicates: Default::default(),
             contexts,
             snooper,
             auto: Auto::default(),
@@ -503,7 +506,10 @@ impl Housekeeper {
             });
             self.tell_conflicts();
         }
-        self.drop_duplicates();
+        if self.duplicates.again_at.is_some_and(|at| at <= now) {
+            self.try_duplicates(now);
+        }
+        self.drop_duplicates(now);
     }
 
     /// Tells when the limit of the control group is near, and when it is not any more.
@@ -534,7 +540,7 @@ impl Housekeeper {
             let mut control = self.shared.control();
             let slow = control.slow.next_deadline().unwrap_or(u64::MAX);
             let ending = self.ending.as_ref().map(|ending| ending.next);
-            let own = [self.retry_at, self.routes_at, self.memory_at, ending];
+            let own = [self.retry_at, self.routes_at, self.memory_at, self.duplicates.again_at, ending];
             let others =
                 own.into_iter().chain([self.snooper.next(), self.auto.next(&self.shared), self.arfs.next()]);
             control.deadline = others.flatten().fold(slow, u64::min);

@@ -1,6 +1,5 @@
 //! ARP: what neighbours say and ask.
 
-use super::dad::claimed;
 use super::{Call, Conflict, Refused, packet};
 use crate::ip::neigh::Heard;
 use crate::ip::v4::arp::{ArpPacket, Operation};
@@ -17,7 +16,7 @@ impl Call<'_> {
             Err(reason) => return Err((skb, reason)),
         };
         let other = packet.sender_mac != iface.mac;
-        if other && self.is_duplicate(dev, claimed(&packet).into(), packet.sender_mac) {
+        if other && self.is_duplicate(dev, packet.sender_ip.into(), packet.sender_mac) {
             self.ctx.deliver(skb);
             return Ok(());
         }

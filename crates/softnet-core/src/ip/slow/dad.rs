@@ -4,10 +4,11 @@
 //! The address is used meanwhile, as the kernel does with IPv4, and with IPv6 where that is
 //! optimistic (RFC 4429): a router that waits for seconds after each start is the greater evil.
 //! Until then it announces nothing, so that neighbours which know the other station go on knowing
-//! it, and its advertisements override nothing. A duplicate is told to the owner of the
-//! configuration, which takes the address away. Bounded: by the addresses that there are.
+//! it, and its advertisements override nothing. One that would like to have an IPv4 address is answered, as it is
+//! used already (RFC 5227 section 2.4). A duplicate is told to the owner of the configuration, which
+//! takes the address away. Bounded: by the addresses that there are.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr};
 
 use super::{Call, Conflict, Effects, RouteSnapshot, SlowPath};
 use crate::SoftnetData;
@@ -138,18 +139,9 @@ impl Call<'_> {
         });
     }
 
-    /// A station at `mac` on device `dev` speaks as the one that has `ip`, or asks whether it may.
+    /// A station at `mac` on device `dev` speaks as the one that has `ip`, or (IPv6) asks whether it may.
     /// Whether softnet asked the same: then it does not have the address, and answers nothing.
     pub(super) fn is_duplicate(&mut self, dev: u16, ip: IpAddr, mac: MacAddr) -> bool {
         self.slow.probes.claim(self.view.now, Conflict { dev, ip, mac })
-    }
-}
-
-/// Whose address an ARP packet is about, for detection: that of its sender, or the one that it asks
-/// for without having one (RFC 5227 section 2.1.1).
-pub(super) fn claimed(packet: &ArpPacket) -> Ipv4Addr {
-    match packet.is_probe() {
-        true => packet.target_ip,
-        false => packet.sender_ip,
     }
 }

@@ -106,7 +106,12 @@ impl Shard {
         if !self.touched.is_empty() {
             self.finish(ctx, env, out);
         }
-        !out.send.is_empty()
+        let more = !out.send.is_empty();
+        if !more {
+            // Those that still can't send wait for an ACK, or for their time.
+            self.asks.clear();
+        }
+        more
     }
 
     fn settle(&mut self, ctx: &mut SoftnetData, env: &Env<'_>, index: u32, out: &mut Effects) {

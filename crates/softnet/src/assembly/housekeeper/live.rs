@@ -4,25 +4,24 @@
 //! What may be refused is tried before anything is changed. Then a changed set of tables is published
 //! at once, so that a packet that a change does not concern always finds its way.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use softnet_core::ip::FibError;
 use softnet_core::ip::iface::Iface;
-use softnet_core::ip::slow::{Announce, Conflict};
+use softnet_core::ip::slow::Announce;
 use softnet_core::qdisc::Spec;
 use softnet_core::sync::Ordering;
 use softnet_dev::DeviceInfo;
 
 use super::Housekeeper;
-use crate::config::{Config, DeviceConfig, InterfaceAddr, available_cpus, format_mac, is_link_local};
+use crate::config::{Config, DeviceConfig, InterfaceAddr, available_cpus, is_link_local};
 use crate::control::commands::Change;
 use crate::control::{ControlError, SetAddr, SetQdisc, Target};
 use crate::live::{LiveError, change_neigh, change_route, changed_addresses};
 use crate::stack::rib::Rib;
 use crate::stack::routes;
 use crate::tx::qdisc::Layout;
-use crate::util::{lock, warn};
+use crate::util::lock;
 
 /// What the forwarding tables know of a device with these parameters.
 pub(super) fn iface(device: &DeviceConfig, info: &DeviceInfo) -> Iface {
@@ -164,42 +163,6 @@ impl Housekeeper {
         // What the kernel has of their networks may mean another thing now.
         self.list_again();
         routes.map(|()| done)
-    }
-
-    /// Asks on the link of device `dev` whether another station has `addresses`, which it has from now on.
-    pub(super) fn detect_duplicates(&mut self, dev: u16, addresses: &[InterfaceAddr]) {
-        lock(&self.shared.devices[usize::from(dev)].duplicates).retain(|own| !addresses.contains(own));
-        if self.config.devices[usize::from(dev)].detects_duplicates() {
-            let ips: Vec<IpAddr> = addresses.iter().map(|own| own.addr()).collect();
-            self.shared.slow_path(&mut self.ctx, |slow, ctx, view, out| {
-                slow.detect_duplicates(ctx, view, (dev, &ips), out);
-            });
-        }
-    }
-
-    /// Takes addresses away that other stations were found to have, as if that were done by hand.
-    pub(super) fn drop_duplicates(&mut self) {
-        let found = self.shared.control().slow.take_duplicates();
-        for Conflict { dev, ip, mac } in found {
-            let at = usize::from(dev);
-            let mut config = Config::clone(&self.config);
-            let addresses = &mut config.devices[at].addresses;
-            let Some(own) = addresses.iter().position(|own| own.addr() == ip) else { continue };
-            let own = addresses.remove(own);
-            let (name, mac) = (self.shared.devices[at].name.clone(), format_mac(mac));
-            match self.set_addresses(config) {
-                Ok(()) => {
-                    warn(format_args!(
-                        "{name}: {own} is not used: a neighbour has it, at {mac}. When that is mended: \
-                         softnet addr add {own} dev {name}; `dad = false` in its [[device]] does not ask"
-                    ));
-                    lock(&self.shared.devices[at].duplicates).push(own);
-                }
-                Err(error) => {
-                    warn(format_args!("{name}: a neighbour has {own}, too, at {mac}; it stays: {error}"))
-                }
-            }
-        }
     }
 
     /// Tells the neighbours of a device where its addresses are, of which it has these from now on.

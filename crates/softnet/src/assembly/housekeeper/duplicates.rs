@@ -1,0 +1,97 @@
+//! Addresses that another station on the link has: they are not used until it has them no more.
+//!
+//! Called by the housekeeper. Invariant: an address that is not used, as another station has it, is
+//! among its device's `duplicates`, which show it.
+
+use std::net::IpAddr;
+
+use softnet_core::ip::slow::Conflict;
+
+use super::Housekeeper;
+use crate::config::{Config, InterfaceAddr, format_mac};
+use crate::util::{lock, note, warn};
+
+/// How long, in ns, until those of the configuration are tried again.
+const AGAIN: u64 = 60_000_000_000;
+
+/// What was found of duplicates.
+#[derive(Default)]
+pub(super) struct Duplicates {
+    /// Those that were told of, by device.
+    told: Vec<(usize, InterfaceAddr)>,
+    /// When to try again.
+    pub(super) again_at: Option<u64>,
+}
+
+impl Housekeeper {
+    /// Asks on the link of device `dev` whether another station has `addresses`, which it has from now on.
+    pub(super) fn detect_duplicates(&mut self, dev: u16, addresses: &[InterfaceAddr]) {
+        lock(&self.shared.devices[usize::from(dev)].duplicates).retain(|own| !addresses.contains(own));
+        if self.config.devices[usize::from(dev)].detects_duplicates() {
+            let ips: Vec<IpAddr> = addresses.iter().map(|own| own.addr()).collect();
+            self.shared.slow_path(&mut self.ctx, |slow, ctx, view, out| {
+                slow.detect_duplicates(ctx, view, (dev, &ips), out);
+            });
+        }
+    }
+
+    /// Takes addresses away that other stations were found to have, as if that were done by hand.
+    pub(super) fn drop_duplicates(&mut self, now: u64) {
+        let found = self.shared.control().slow.take_duplicates();
+        for Conflict { dev, ip, mac } in found {
+            let at = usize::from(dev);
+            let mut config = Config::clone(&self.config);
+            let addresses = &mut config.devices[at].addresses;
+            let Some(own) = addresses.iter().position(|own| own.addr() == ip) else { continue };
+            let own = addresses.remove(own);
+            let (name, mac) = (self.shared.devices[at].name.clone(), format_mac(mac));
+            match self.set_addresses(config) {
+                Err(error) if !error.is_done() => {
+                    warn(format_args!("{name}: a neighbour has {own}, too, at {mac}; it stays: {error}"));
+                    continue;
+                }
+                Err(error) => warn(format_args!("{error}")),
+                Ok(()) => {}
+            }
+            lock(&self.shared.devices[at].duplicates).push(own);
+            let configured = self.told.addresses[at].contains(&own);
+            if !self.duplicates.told.contains(&(at, own)) {
+                let then = match configured {
+                    true => "it is tried again each minute".to_owned(),
+                    false => format!("when that is mended: softnet addr add {own} dev {name}"),
+                };
+                warn(format_args!(
+                    "{name}: {own} is not used: a neighbour has it, at {mac}; {then}. \
+                     `dad = false` in its [[device]] does not ask"
+                ));
+                self.duplicates.told.push((at, own));
+            }
+            self.duplicates.again_at.get_or_insert(now + AGAIN);
+        }
+    }
+
+    /// Tries those again that the configuration has: the other station may be gone.
+    pub(super) fn try_duplicates(&mut self, now: u64) {
+        self.duplicates.again_at = None;
+        for (dev, own) in self.duplicates.told.clone() {
+            let has = self.config.devices[dev].addresses.contains(&own);
+            let configured = self.told.addresses[dev].contains(&own) && !self.absent[dev];
+            if has {
+                // Nothing was heard in a minute.
+                note(format_args!(
+                    "{}: {own} is used, as no neighbour has it now",
+                    self.shared.devices[dev].name
+                ));
+            }
+            if has || !configured {
+                self.duplicates.told.retain(|told| *told != (dev, own));
+                continue;
+            }
+            let mut config = Config::clone(&self.config);
+            config.devices[dev].addresses.push(own);
+            // What is refused is so for a reason that others tell; it is tried again, too.
+            let _ = self.set_addresses(config);
+            self.duplicates.again_at = Some(now + AGAIN);
+        }
+    }
+}
