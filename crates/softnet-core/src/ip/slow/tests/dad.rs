@@ -100,7 +100,8 @@ fn an_ipv6_address_is_tentative_for_a_second() {
     let mut world = World::<Ipv6Addr>::new();
     world.detect(own);
     let claim = advert_to(0, own, ALL_NODES, OTHER, 0x20);
-    world.call(|slow, ctx, view, out| slow.overhear(ctx, view, (0, &claim), out));
+    let heard = world.call(|slow, ctx, view, out| slow.overhear(ctx, view, (0, &claim), out));
+    assert_eq!(heard.1, Ok(()));
     assert_eq!(world.found(), [Conflict { dev: 0, ip: own.into(), mac: OTHER }]);
     assert!(world.pass(100 * SECOND).is_empty());
 }
