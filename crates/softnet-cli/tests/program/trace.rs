@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::process::{World, host};
+use super::process::{World, host, until};
 
 const EXE: &str = env!("CARGO_BIN_EXE_softnet");
 
@@ -18,16 +18,11 @@ fn trace(world: &World, args: &[&str], ttl: u32, to: SocketAddr) -> Output {
     let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let client = world.hosts[0].run(|| UdpSocket::bind((host(0), 0)).unwrap()).unwrap();
     client.set_ttl(ttl).unwrap();
-    let begun = std::time::Instant::now();
-    while process.try_wait().unwrap().is_none() {
-        if begun.elapsed() > Duration::from_secs(60) {
-            // What it said so far is judged.
-            process.kill().unwrap();
-        }
+    until("the trace ends", || {
         // What cannot be sent, since the last one was refused, is sent again.
         let _ = client.send_to(b"hello", to);
-        std::thread::sleep(Duration::from_millis(5));
-    }
+        process.try_wait().unwrap().is_some()
+    });
     process.wait_with_output().unwrap()
 }
 

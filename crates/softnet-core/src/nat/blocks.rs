@@ -63,6 +63,11 @@ impl Blocks {
         Some((address, (64 * words.start) as u16..=(64 * words.end - 1) as u16))
     }
 
+    /// Whether this port of external address number `address` is in the block of `host`.
+    pub(super) fn is_of(&self, address: usize, port: u16, host: u32) -> bool {
+        self.host_of(address, port).map(Ipv4Addr::to_bits) == Some(host)
+    }
+
     /// The host whose block has this port of external address number `address`.
     pub fn host_of(&self, address: usize, port: u16) -> Option<Ipv4Addr> {
         let at = usize::from(port / 64).checked_sub(LOW)? / self.words;

@@ -40,12 +40,8 @@ pub(super) struct Pool {
 impl Pool {
     /// Whether inside host `host` may have `port` of the address with this number.
     pub(super) fn allows(&self, number: Number, host: u32, port: u16) -> bool {
-        match &self.blocks {
-            None => self.numbers.contains(&number),
-            Some(blocks) => blocks.words_of(host).is_some_and(|(nth, words)| {
-                self.numbers.get(nth) == Some(&number) && words.contains(&(usize::from(port) / 64))
-            }),
-        }
+        let nth = self.numbers.iter().position(|own| *own == number);
+        nth.is_some_and(|nth| self.blocks.is_none_or(|blocks| blocks.is_of(nth, port, host)))
     }
 
     /// Whether there are blocks of ports, and `host` has none: what is made here leaves as it is then.

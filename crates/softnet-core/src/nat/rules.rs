@@ -171,9 +171,7 @@ impl Compiled {
         let hidden = |addr: u32| self.hidden.contains_key(&addr);
         // By a port of its block, where there are blocks.
         let hides = |(addr, port): Endpoint| {
-            let of_block = |(nth, blocks): &(usize, Blocks)| {
-                blocks.host_of(*nth, port).map(Ipv4Addr::to_bits) == Some(internal)
-            };
+            let of_block = |(nth, blocks): &(usize, Blocks)| blocks.is_of(*nth, port, internal);
             self.hidden.get(&addr).is_some_and(|blocks| blocks.as_ref().is_none_or(of_block))
         };
         let source = |to: Endpoint| {

@@ -45,9 +45,9 @@ pub enum Memory {
     /// There is enough.
     #[default]
     Ample,
-    /// It becomes scarce: windows and buffers stop growing, and little is held beyond holes.
+    /// It becomes scarce: windows and buffers stop growing.
     Scarce,
-    /// There is none for what has arrived.
+    /// There is none for what has arrived: what lies beyond holes gives way to it.
     Exhausted,
 }
 

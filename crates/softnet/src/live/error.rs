@@ -123,10 +123,3 @@ pub enum LiveError {
     #[error("noted, but not in force before there is memory for the forwarding table: {0}")]
     Fib(#[from] FibError),
 }
-
-impl LiveError {
-    /// Whether the change was made all the same, but for the routes that there was no memory for.
-    pub(crate) fn is_done(&self) -> bool {
-        matches!(self, LiveError::Fib(_))
-    }
-}

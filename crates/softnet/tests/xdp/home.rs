@@ -197,7 +197,8 @@ fn a_router_with_a_link_without_addresses_is_reloaded() {
         let mut config = Config::parse(EXAMPLE, "examples/home-router.toml", &[0]).unwrap();
         config.stack.workers = available_cpus()[..1].to_vec();
         config.nat.as_mut().unwrap().connlimit = Some(limit);
-        home.view().apply(config).unwrap();
+        let changes = home.view().apply(config).unwrap().changes;
+        assert!(!changes.is_empty(), "{limit}");
         home.ping(REMOTE, 1400);
     }
     assert_eq!(home.view().devs().len(), before);

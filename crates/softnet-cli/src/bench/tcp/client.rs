@@ -54,6 +54,43 @@ pub(super) struct Client<H: Host> {
     pub(super) ready: Vec<u64>,
 }
 
+/// The time that is measured, as a client comes upon its ends.
+#[derive(Default)]
+pub(super) struct Span {
+    /// When it began, in ns of the client's clock.
+    pub(super) began: Option<u64>,
+    /// How long it was, once it is over.
+    pub(super) seconds: Option<f64>,
+}
+
+impl Span {
+    /// Whether it has begun, and is not over.
+    pub(super) fn is_measured(&self) -> bool {
+        self.began.is_some() && self.seconds.is_none()
+    }
+
+    /// Begins and ends it, each with a `look`, where the times `from` and `to` have come. Returns the time.
+    pub(super) fn pass(
+        &mut self,
+        now: &impl Fn() -> u64,
+        (from, to): (u64, u64),
+        look: &mut dyn FnMut(),
+    ) -> u64 {
+        let mut at = now();
+        if self.began.is_none() && at >= from {
+            look();
+            at = now();
+            self.began = Some(at);
+        }
+        // On a busy machine both times may have passed in one wait.
+        if let Some(began) = self.began.filter(|began| self.seconds.is_none() && at >= to.max(began + 1)) {
+            self.seconds = Some((at - began) as f64 / 1e9);
+            look();
+        }
+        at
+    }
+}
+
 impl<H: Host> Client<H> {
     /// Of the servers at `addresses`.
     pub(super) fn new(host: &H, addresses: &[SocketAddr]) -> Result<Self, String> {
@@ -125,22 +162,12 @@ impl<H: Host> Client<H> {
             outstanding += 1;
             self.send(i, size)?;
         }
-        let (mut measuring, mut began, mut seconds) = (false, 0, 0.0);
+        let mut span = Span::default();
         let mut heard = now();
         while outstanding > 0 {
             let mut ready = std::mem::take(&mut self.ready);
             self.set.wait(&mut ready, TURN).map_err(text)?;
-            let at = now();
-            if !measuring && seconds == 0.0 && at >= from {
-                look();
-                (measuring, began) = (true, now());
-            }
-            // On a busy machine both times may have passed in one wait.
-            if measuring && at >= to.max(began) {
-                measuring = false;
-                seconds = (at - began) as f64 / 1e9;
-                look();
-            }
+            let at = span.pass(&now, (from, to), look);
             if !ready.is_empty() {
                 heard = at;
             } else if at - heard > PATIENCE.as_nanos() as u64 {
@@ -153,11 +180,11 @@ impl<H: Host> Client<H> {
                 }
                 let at = now();
                 let lane = &mut self.lanes[i];
-                if measuring {
+                if span.is_measured() {
                     answered += 1;
                     latency.record(at - lane.at);
                 }
-                if seconds > 0.0 {
+                if span.seconds.is_some() {
                     outstanding -= 1;
                     lane.at = u64::MAX;
                     continue;
@@ -167,7 +194,7 @@ impl<H: Host> Client<H> {
             }
             self.ready = ready;
         }
-        Ok(Outcome { answered, seconds, latency })
+        Ok(Outcome { answered, seconds: span.seconds.unwrap_or(0.0), latency })
     }
 
     /// Makes requests of `size` bytes.

@@ -13,12 +13,12 @@ use super::client::Outcome;
 use super::host::Host;
 use super::idle::resident;
 use super::rig::{Ends, Rig, addresses, over_veth};
-use super::rr::{Device, set_knobs};
+use super::rr::set_knobs;
 use super::server::Server;
 use super::ways::{
     BASE, FULLBUSY, KERNEL, KERNEL_SPIN, KERNEL_XDP, KERNEL_XDP_THREADED, SUSPEND20, Side, Way,
 };
-use super::{Cpus, raise_file_limit};
+use super::{Cpus, Device, raise_file_limit};
 use crate::bench::Common;
 use crate::bench::echo::Usage;
 use crate::bench::harness::{Case, alternate};
@@ -218,11 +218,11 @@ impl TcpConn {
         let bed =
             |rig: Result<Rig, String>, way: &Way| Ok::<_, String>(RefCell::new(Bed::new(rig?, cpus, way)?));
         let mut mem = None;
-        if self.device != Device::Xdp && WAYS.iter().any(|way| !way.kernel() && wanted(way)) {
+        if self.device.mem() && WAYS.iter().any(|way| !way.kernel() && wanted(way)) {
             mem = Some(bed(Rig::mem(cpus.server, cpus.client, true), &BASE)?);
         }
         let mut beds: Vec<(Side, RefCell<Bed>)> = Vec::new();
-        for way in WAYS.into_iter().filter(|way| self.device != Device::Mem && wanted(way)) {
+        for way in WAYS.into_iter().filter(|way| self.device.xdp() && wanted(way)) {
             if beds.iter().all(|(side, _)| *side != way.server) {
                 let rig = over_veth(way.server, cpus.server, self.inline_client);
                 beds.push((way.server, bed(rig, if way.kernel() { way } else { &BASE })?));

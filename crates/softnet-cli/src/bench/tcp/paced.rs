@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::client::{Client, Outcome, PATIENCE, SHIFT, TURN};
+use super::client::{Client, Outcome, PATIENCE, SHIFT, Span, TURN};
 use super::host::{Host, Set};
 use crate::bench::latency::Latency;
 use crate::bench::text;
@@ -30,21 +30,11 @@ impl<H: Host> Client<H> {
         let mut idle: Vec<usize> = (0..self.lanes.len()).rev().collect();
         let (mut next, mut outstanding, mut answered) = (0, 0, 0);
         let mut latency = Latency::new();
-        let (mut began, mut seconds) = (None, None);
+        let mut span = Span::default();
         let mut heard = now();
-        while seconds.is_none() || outstanding > 0 {
-            let mut at = now();
-            if began.is_none() && at >= from {
-                look();
-                at = now();
-                began = Some(at);
-            }
-            // On a busy machine both times may have passed in one wait.
-            if seconds.is_none() && began.is_some_and(|began| at >= to.max(began + 1)) {
-                seconds = began.map(|began| (at - began) as f64 / 1e9);
-                look();
-            }
-            while seconds.is_none()
+        while span.seconds.is_none() || outstanding > 0 {
+            let at = span.pass(&now, (from, to), look);
+            while span.seconds.is_none()
                 && due(next) <= at
                 && let Some(i) = idle.pop()
             {
@@ -54,7 +44,7 @@ impl<H: Host> Client<H> {
                 outstanding += 1;
                 self.send(i, size)?;
             }
-            let pause = if idle.is_empty() || seconds.is_some() {
+            let pause = if idle.is_empty() || span.seconds.is_some() {
                 TURN
             } else {
                 TURN.min(Duration::from_nanos(due(next).saturating_sub(now())))
@@ -73,15 +63,15 @@ impl<H: Host> Client<H> {
                     continue;
                 }
                 let since = std::mem::replace(&mut self.lanes[i].at, u64::MAX);
-                if began.is_some_and(|began| since >= began) {
+                if span.began.is_some_and(|began| since >= began) {
                     latency.record(now() - since);
-                    answered += u64::from(seconds.is_none());
+                    answered += u64::from(span.seconds.is_none());
                 }
                 outstanding -= 1;
                 idle.push(i);
             }
             self.ready = ready;
         }
-        Ok(Outcome { answered, seconds: seconds.unwrap_or(0.0), latency })
+        Ok(Outcome { answered, seconds: span.seconds.unwrap_or(0.0), latency })
     }
 }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use rustix::thread::{CpuSet, Pid, sched_setaffinity};
 use serde_json::json;
 use softnet::config::Context;
@@ -18,7 +18,7 @@ use super::ways::{
     BASE, FULLBUSY, KERNEL, KERNEL_SPIN, KERNEL_XDP, KERNEL_XDP_THREADED, SUSPEND20, Side, THREADED,
     WORKQUEUE, Way,
 };
-use super::{Cpus, raise_file_limit};
+use super::{Cpus, Device, raise_file_limit};
 use crate::bench::Common;
 use crate::bench::echo::Usage;
 use crate::bench::harness::{Case, alternate};
@@ -47,16 +47,6 @@ the client's receiving as well.";
 
 /// The figures that decide.
 pub(in crate::bench) const LEADING: &[&str] = &["qps", "p50_us", "p99_us", "p999_us", "cpu_percent"];
-
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq)]
-pub(super) enum Device {
-    /// Two stacks in this process
-    Mem,
-    /// AF_XDP on a veth pair, beside the kernel
-    Xdp,
-    /// One after the other
-    Both,
-}
 
 #[derive(Args, Debug)]
 pub(crate) struct TcpRr {
@@ -323,11 +313,11 @@ impl TcpRr {
         };
         let bed = |rig: Rig, way: &Way| Ok::<_, String>(RefCell::new(Bed::new(rig, cpus, way)?));
         let mut mem = None;
-        if self.device != Device::Xdp && WAYS.iter().any(|way| !way.kernel() && wanted(way)) {
+        if self.device.mem() && WAYS.iter().any(|way| !way.kernel() && wanted(way)) {
             mem = Some(bed(Rig::mem(cpus.server, cpus.client, true)?, &BASE)?);
         }
         let mut beds: Vec<(Side, RefCell<Bed>)> = Vec::new();
-        for way in WAYS.into_iter().filter(|way| self.device != Device::Mem && wanted(way)) {
+        for way in WAYS.into_iter().filter(|way| self.device.xdp() && wanted(way)) {
             if beds.iter().all(|(side, _)| *side != way.server) {
                 let rig = over_veth(way.server, cpus.server, self.inline_client)?;
                 beds.push((way.server, bed(rig, if way.kernel() { way } else { &BASE })?));

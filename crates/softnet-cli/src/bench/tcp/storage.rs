@@ -11,13 +11,13 @@
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde_json::json;
 
 use super::rig::{Rig, over_veth};
 use super::rr::{Bed, Load};
 use super::ways::{BASE, KERNEL, KERNEL_XDP_THREADED, Side, THREADED, WORKQUEUE, Way};
-use super::{Cpus, raise_file_limit};
+use super::{Cpus, Device, raise_file_limit};
 use crate::bench::Common;
 use crate::bench::harness::{Case, alternate};
 use crate::bench::napi_context::hungry::Hungry;
@@ -41,16 +41,6 @@ before. Needs two CPUs, and root for all but --device mem.
 /// The figures that decide.
 pub(in crate::bench) const LEADING: &[&str] =
     &["offered_per_s", "sustained_percent", "p50_us", "p95_us", "p99_us", "p999_us", "cpu_percent"];
-
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq)]
-enum Device {
-    /// Two stacks in this process
-    Mem,
-    /// AF_XDP on a veth pair, beside the kernel
-    Xdp,
-    /// One after the other
-    Both,
-}
 
 #[derive(Args, Debug)]
 pub(crate) struct TcpStorage {
@@ -119,11 +109,11 @@ impl TcpStorage {
         };
         let bed = |rig: Rig, way: &Way| Ok::<_, String>(RefCell::new(Bed::new(rig, cpus, way)?));
         let mut mem = None;
-        if self.device != Device::Xdp {
+        if self.device.mem() {
             mem = Some(bed(Rig::mem(cpus.server, cpus.client, true)?, &BASE)?);
         }
         let mut beds: Vec<(Side, RefCell<Bed>)> = Vec::new();
-        for (_, way) in KINDS.into_iter().filter(|_| self.device != Device::Mem) {
+        for (_, way) in KINDS.into_iter().filter(|_| self.device.xdp()) {
             if beds.iter().all(|(side, _)| *side != way.server) {
                 beds.push((way.server, bed(over_veth(way.server, cpus.server, false)?, way)?));
             }

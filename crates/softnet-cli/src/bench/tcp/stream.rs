@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde_json::json;
 
 use super::host::Host;
 use super::rig::{Ends, Rig, addresses};
-use super::{Cpus, stack_threads};
+use super::{Cpus, Device, stack_threads};
 use crate::bench::Common;
 use crate::bench::echo::Usage;
 use crate::bench::harness::{Case, alternate};
@@ -51,16 +51,6 @@ const CASES: [(&str, &str); 2] = [
     ),
     ("softnet-plain", "Packets of the MTU on the wire of both."),
 ];
-
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq)]
-enum Device {
-    /// Two stacks in this process
-    Mem,
-    /// AF_XDP on a veth pair, beside the kernel
-    Xdp,
-    /// One after the other
-    Both,
-}
 
 #[derive(Args, Debug)]
 pub(crate) struct TcpStreams {
@@ -240,7 +230,7 @@ pub(super) fn measure(
 impl TcpStreams {
     pub(crate) fn run(&self) -> Result<Report, String> {
         let cpus = Cpus::new(self.common.cpu)?;
-        let (mem, xdp) = (self.device != Device::Xdp, self.device != Device::Mem);
+        let (mem, xdp) = (self.device.mem(), self.device.xdp());
         let mut rigs = Vec::new();
         if mem {
             rigs.push(("softnet", "mem", Rig::mem(cpus.server, cpus.client, true)?));

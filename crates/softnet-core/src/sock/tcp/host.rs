@@ -52,11 +52,11 @@ impl Output for Host<'_> {
     fn send(&mut self, emit: &Emit) -> bool {
         self.way();
         let Some(way) = &self.route else { return false };
-        let (before, dev) = (self.out.bytes, way.device());
+        let (dev, bytes) = (way.device(), u64::from(emit.len));
+        let by_device = matches!(way.next, NextHop::Device(..));
         let sent = send(self.ctx, way, (&self.flow, self.marks), emit, Some(self.tx), self.out);
-        let bytes = self.out.bytes - before;
         // Another thread's connection that looks at this moment is not to find room that is taken.
-        if bytes > 0 && (self.env.reserve)(dev, bytes) {
+        if sent && by_device && bytes > 0 && (self.env.reserve)(dev, bytes) {
             match self.out.reserved.last_mut() {
                 Some((to, all)) if *to == dev => *all += bytes,
                 _ => self.out.reserved.push((dev, bytes)),

@@ -28,8 +28,6 @@ const TCP_LEN: u16 = 20;
 pub struct Effects {
     /// Packets that leave, each by the device that its head names.
     pub send: SkbList,
-    /// Bytes that were put into `send`, ever.
-    pub bytes: u64,
     /// Bytes in `send` that others know of, by device, to be given up when they have left `send`.
     pub reserved: Vec<(u16, u64)>,
     /// Packets of no connection, whose order does not matter: answers to SYNs, resets, what TIME-WAIT
@@ -100,10 +98,7 @@ pub fn send(
     skb.head_mut().dev = dev;
     let list = match route.next {
         NextHop::Device(..) if queue.is_none() => &mut out.loose,
-        NextHop::Device(..) => {
-            out.bytes += u64::from(emit.len);
-            &mut out.send
-        }
+        NextHop::Device(..) => &mut out.send,
         NextHop::Resolve(_) => &mut out.unresolved,
         NextHop::Local => &mut out.local,
         NextHop::Broadcast(..) | NextHop::Multicast(..) => {

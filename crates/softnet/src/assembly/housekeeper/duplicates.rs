@@ -45,13 +45,9 @@ impl Housekeeper {
             let Some(own) = addresses.iter().position(|own| own.addr() == ip) else { continue };
             let own = addresses.remove(own);
             let (name, mac) = (self.shared.devices[at].name.clone(), format_mac(mac));
-            match self.set_addresses(config) {
-                Err(error) if !error.is_done() => {
-                    warn(format_args!("{name}: a neighbour has {own}, too, at {mac}; it stays: {error}"));
-                    continue;
-                }
-                Err(error) => warn(format_args!("{error}")),
-                Ok(()) => {}
+            if let Err(error) = self.adopt_addresses(config) {
+                warn(format_args!("{name}: a neighbour has {own}, too, at {mac}; it stays: {error}"));
+                continue;
             }
             lock(&self.shared.devices[at].duplicates).push(own);
             let configured = self.told.addresses[at].contains(&own);
@@ -90,7 +86,7 @@ impl Housekeeper {
             let mut config = Config::clone(&self.config);
             config.devices[dev].addresses.push(own);
             // What is refused is so for a reason that others tell; it is tried again, too.
-            let _ = self.set_addresses(config);
+            let _ = self.adopt_addresses(config);
             self.duplicates.again_at = Some(now + AGAIN);
         }
     }

@@ -95,13 +95,10 @@ impl Housekeeper {
         }
         let changed = |(new, old): (&DeviceConfig, &DeviceConfig)| new.addresses != old.addresses;
         if config.devices.iter().zip(&self.config.devices).any(changed)
-            && let Err(error) = self.set_addresses(config)
+            && let Err(error) = self.adopt_addresses(config)
         {
-            warn(format_args!("addresses that the kernel has no more stay: {error}"));
-            if !error.is_done() {
-                // To be taken away later.
-                return;
-            }
+            // To be taken away later.
+            return warn(format_args!("addresses that the kernel has no more stay: {error}"));
         }
         self.kernel_addrs.followed = left;
     }
@@ -116,11 +113,7 @@ impl Housekeeper {
         let mut config = Config::clone(&self.config);
         config.devices[dev].addresses.push(own);
         let key = (dev as u16, own);
-        match self.set_addresses(config) {
-            Err(error) if error.is_done() => {
-                warn(format_args!("{own}: {error}"));
-                self.kernel_addrs.followed[dev].push(own);
-            }
+        match self.adopt_addresses(config) {
             Ok(()) => {
                 self.kernel_addrs.followed[dev].push(own);
                 self.kernel_addrs.refused.retain(|refused| *refused != key);

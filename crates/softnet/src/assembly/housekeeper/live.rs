@@ -77,6 +77,15 @@ impl Housekeeper {
         Ok(())
     }
 
+    /// The same, of which no user waits for an answer: for want of memory routes come into force later, which
+    /// is told.
+    pub(super) fn adopt_addresses(&mut self, config: Config) -> Result<(), LiveError> {
+        match self.set_addresses(config) {
+            Err(LiveError::Fib(_)) => Ok(()),
+            done => done,
+        }
+    }
+
     /// Whether the stack can run by `config`, which has no routes and whose devices are there but for those
     /// that are `absent`. Changes nothing.
     pub(super) fn check(&mut self, config: &Config, absent: &[bool]) -> Result<(), LiveError> {

@@ -16,23 +16,21 @@
 mod drops;
 mod listeners;
 mod timer;
+mod tx;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex};
 
 use softnet_core::SoftnetData;
 use softnet_core::fold::FoldKey;
-use softnet_core::ip::hooks::{HookContext, Made, Passage, Slot};
 use softnet_core::ip::slow::{Effects as SlowEffects, TooBig};
 use softnet_core::ip::tables::Tables;
 use softnet_core::ip::v4::header::protocol;
-use softnet_core::qdisc::Origin;
 use softnet_core::siphash::SipKey;
 use softnet_core::skb::{BATCH, Batch, Csum, DropReason, Skb, SkbList};
 use softnet_core::sock::tcp::{ConnInfo, Effects, End, Env, News, Packet, Parting, Shard, Told, packet};
 use softnet_core::sock::{Flow, Pressed};
-use softnet_core::steer::{TxChoice, skb_get_hash};
-use softnet_core::sync::{AbortOnPanic, Deadline, Left, Ordering, Receiver, left};
+use softnet_core::sync::{AbortOnPanic, Deadline, Left, Receiver, left};
 use softnet_dev::xdp::LocalEnd;
 use softnet_dev::{PiGuard, PiMutex};
 use softnet_tcp::ports::PortWalker;
@@ -273,24 +271,8 @@ impl TcpTable {
     ) {
         let Guarded { shard, left } = guarded;
         let sockets = &caller.shared.sockets;
-        let backlog = |dev: u16| {
-            let netdev = caller.shared.netdevs.get(usize::from(dev));
-            netdev
-                .and_then(|netdev| {
-                    let reserved = netdev.device.reserved.load(Ordering::Relaxed);
-                    Some(netdev.device.live.load().as_deref()?.tx.local_backlog() + reserved)
-                })
-                .unwrap_or(0)
-        };
-        let reserve = |dev: u16, bytes: u64| {
-            let Some(netdev) = caller.shared.netdevs.get(usize::from(dev)) else { return false };
-            let live = netdev.device.live.load();
-            let shaped = live.as_deref().is_some_and(|live| live.tx.shaped.load(Ordering::Relaxed));
-            if shaped {
-                netdev.device.reserved.fetch_add(bytes, Ordering::Relaxed);
-            }
-            shaped
-        };
+        let backlog = |dev: u16| tx::backlog(caller.shared, dev);
+        let reserve = |dev: u16, bytes: u64| tx::reserve(caller.shared, dev, bytes);
         let pressed = match sockets.pressure(now) {
             Pressed::Still(is) => is,
             Pressed::Entered => {
@@ -333,11 +315,7 @@ impl TcpTable {
         shard.finish(ctx, &env, out);
         loop {
             self.transmit(ctx, caller, &mut out.send);
-            for (dev, bytes) in out.reserved.drain(..) {
-                if let Some(netdev) = caller.shared.netdevs.get(usize::from(dev)) {
-                    netdev.device.reserved.fetch_sub(bytes, Ordering::Relaxed);
-                }
-            }
+            tx::release(caller.shared, &mut out.reserved);
             // What left at once made room for the rest of a flight. Each time something is sent, as far as
             // windows go.
             if !shard.ask_again(ctx, &env, out) {
@@ -350,54 +328,6 @@ impl TcpTable {
         // looks at this one.
         lock.due.leave(due);
         self.timers.lower(due);
-    }
-
-    /// Puts what leaves on the TX queues.
-    fn transmit(&self, ctx: &mut SoftnetData, caller: &Caller<'_>, list: &mut SkbList) {
-        if list.is_empty() {
-            // The usual case of a read.
-            return;
-        }
-        let mut batch = Batch::new();
-        let mut to = None;
-        while let Some(skb) = list.pop_front() {
-            let dev = skb.head().dev;
-            if to != Some(dev) || batch.room() == 0 {
-                self.xmit(ctx, caller, to.unwrap_or(dev), &mut batch);
-                to = Some(dev);
-            }
-            if let Err(skb) = batch.push(skb) {
-                ctx.free_at(skb, dev, DropReason::DevReady);
-            }
-        }
-        self.xmit(ctx, caller, to.unwrap_or(0), &mut batch);
-    }
-
-    fn xmit(&self, ctx: &mut SoftnetData, caller: &Caller<'_>, dev: u16, batch: &mut Batch) {
-        let Some(first) = batch.as_mut_slice().first_mut() else { return };
-        let hash = skb_get_hash(first);
-        ctx.originated(batch.len() as u64);
-        let Caller { shared, tables, now, .. } = *caller;
-        if [Slot::Output, Slot::Postrouting].iter().any(|slot| tables.hooks.is_set(*slot)) {
-            let mut made = Made::default();
-            let mut cx = HookContext::new(ctx, now, tables, &mut made);
-            for slot in [Slot::Output, Slot::Postrouting] {
-                cx.run(Passage::new(slot, None, Some(dev)), batch);
-            }
-            if !made.is_empty() && self.timers.made(&mut made) {
-                made.drain().for_each(|(skb, _)| ctx.free(skb, DropReason::SocketBacklog));
-            }
-        }
-        let Some(netdev) = shared.netdevs.get(usize::from(dev)) else {
-            return ctx.free_batch(batch, DropReason::DevReady);
-        };
-        let live = netdev.device.live.load();
-        let queue = live
-            .as_deref()
-            .filter(|live| !live.tx.queues.is_empty())
-            .map_or(0, |live| live.tx.pick(None, crate::device::current_cpu, || hash));
-        let to = crate::device::TxHint { choice: TxChoice::Queue(queue), origin: Origin::Forwarded };
-        crate::device::dev_queue_xmit(ctx, netdev, now, to, batch);
     }
 
     /// With no shard held: what belongs to no connection leaves, of all shards together; what has to go

@@ -1,0 +1,114 @@
+//! Connections where memory is scarce, or room before the device.
+
+use super::*;
+
+/// Connections whose readers are slow hold less where memory is scarce; where there is none the segment is
+/// dropped and counted, what it acknowledges has been acknowledged, and the window that is told is closed.
+#[test]
+fn memory_that_is_scarce_is_shared() {
+    let held = |pressed: bool| {
+        let mut world = World::new();
+        let of = world.listen(5);
+        let [client, server] = world.pair(of, 1000);
+        world.pressed = pressed;
+        let (mut sent, data) = (0, vec![1; 60_000]);
+        for _ in 0..300 {
+            sent += world.write(client, &data).unwrap_or(0);
+            // It reads half of what comes.
+            let _ = world.read(server, 700);
+            world.wait(1_000_000);
+        }
+        let info = enter!(&mut world, |shard, _ctx, env, _listeners, _out| shard.info(env, server).unwrap());
+        assert!(sent > 0);
+        world.end();
+        info.info.rcv_ssthresh
+    };
+    let (ample, scarce) = (held(false), held(true));
+    assert!(scarce <= 64 << 10 && ample > scarce, "{ample}, {scarce}");
+
+    let mut world = World::new();
+    let of = world.listen(5);
+    let [client, server] = world.pair(of, 1000);
+    world.lose = |_| true;
+    world.write(server, b"to be acknowledged").unwrap();
+    world.lose = |_| false;
+    world.wait(300_000_000);
+    assert_eq!(world.read(client, 100).unwrap().len(), 18);
+    world.write(client, b"waits").unwrap();
+    // One frame: the writer's.
+    (world.shard.taken, world.room) = (0, SockMem::new(4096).room(2047));
+    world.write(client, b"is too much").unwrap();
+    let counters = world.shard.counters;
+    assert_eq!((counters.rcv_q_drop, counters.to_zero_window_adv), (1, 1));
+    world.room = SockMem::new(1 << 20).room(0);
+    world.wait(3_000_000_000);
+    assert_eq!(world.read(server, 100).unwrap(), b"waitsis too much");
+    world.end();
+}
+
+/// The last packets of each burst find no room before the device: they go again within the 10 ms in which
+/// a connection looks again, and none waits for a time-out.
+#[test]
+fn what_a_queue_drops_its_connection_sends_again() {
+    let mut world = World::new();
+    let of = world.listen(5);
+    let [client, server] = world.pair(of, 1000);
+    world.tells = true;
+    world.lose = |n| n % 3 == 0;
+    let data: Vec<u8> = (0..200_000).map(byte).collect();
+    let (mut written, mut read) = (0, Vec::new());
+    for _ in 0..2000 {
+        if let Ok(n) = world.write(client, &data[written..data.len().min(written + 30_000)]) {
+            written += n;
+        }
+        match world.read(server, 100_000) {
+            Ok(bytes) => read.extend(bytes),
+            Err(error) => assert_eq!(error, CallError::WouldBlock),
+        }
+        if read.len() == data.len() {
+            break;
+        }
+        world.wait(1_000_000);
+    }
+    assert_eq!(read, data);
+    let send = world.shard.counters.send;
+    assert!(send.retrans_segs > 0, "{send:?}");
+    assert_eq!(send.tcp_timeouts, 0, "{send:?}");
+    world.lose = |_| false;
+    world.end();
+}
+
+/// Of a packet that is dropped a connection is told what it numbers, if it would send that again, and
+/// that is the discipline's doing, or the ring's.
+#[test]
+fn what_is_told_of_a_drop() {
+    let mut world = World::new();
+    let of = world.listen(5);
+    let [client, _] = world.pair(of, 1000);
+    let una = world.shard.sock(client).unwrap().tx_base();
+    enter!(&mut world, |shard, ctx, env, _listeners, out| {
+        shard.write(ctx, env, client, (&[7; 5000], false), out).unwrap();
+    });
+    let skb = world.out.local.pop_front().unwrap();
+    let told = |reason| Told::dropped(&skb, reason);
+    let mut first = told(DropReason::QdiscOverlimit).unwrap();
+    let News::Dropped { len } = first.what else { panic!("{first:?}") };
+    assert_eq!((first.flow.lport, first.seq), (1000, una));
+    assert!(len >= 1448, "a run, or its first segment: {len}");
+    assert_eq!(told(DropReason::QdiscLoss), None, "that is a network's loss");
+    assert_eq!(told(DropReason::Shutdown), None);
+    // What follows is taken in, what does not is not.
+    let next = Told { seq: una + len, ..first };
+    assert!(first.extend(&next) && first.what == News::Dropped { len: 2 * len });
+    assert!(!first.extend(&next));
+    world.ctx.free(skb, DropReason::FullRing);
+    world.deliver();
+    // An ACK is not sent again.
+    world.wait(1_000_000_000);
+    let ack = enter!(&mut world, |shard, ctx, env, _listeners, out| {
+        shard.read(ctx, env, client, &mut [0; 1], out).unwrap_err()
+    });
+    assert_eq!(ack, CallError::WouldBlock);
+    world.close(client);
+    world.end();
+}
