@@ -192,14 +192,17 @@ impl<H> Conn<H> {
         }
     }
 
-    /// The send buffer holds two congestion windows at least.
+    /// The send buffer holds twice what may be in flight at least: two congestion windows, or two of the
+    /// peer's, if that is smaller. (Linux looks at the first only. What is written and waits for longer
+    /// is no longer in the CPU's caches when it leaves.)
     pub(crate) fn expand_sndbuf(&mut self, cfg: &Config) {
         if self.is(ConnFlags::SNDBUF_LOCKED | ConnFlags::PRESSED) {
             return;
         }
         // A segment's memory: its payload and head, as a power of two, and what describes it.
         let segment = (u32::from(self.tx.mss() as u16) + 640).next_power_of_two() + 256;
-        let segments = self.tx.cwnd().max(10).max(cfg.tcp_reordering + 1);
+        let told = self.max_window.div_ceil(self.tx.mss().max(1));
+        let segments = self.tx.cwnd().min(told).max(10).max(cfg.tcp_reordering + 1);
         let want = u64::from(segment) * u64::from(segments) * 2;
         if want > u64::from(self.sndbuf) {
             self.sndbuf = want.min(u64::from(cfg.tcp_wmem[2])) as u32;

@@ -234,6 +234,31 @@ fn a_buffer_grows_for_those_that_wait() {
     }
 }
 
+/// The send buffer does not grow beyond two of the peer's windows, however large the congestion window
+/// gets, and grows when the peer's window does.
+#[test]
+fn a_buffer_holds_two_of_the_peers_windows() {
+    let mut talk = Talk::accepted(|_| {});
+    let sndbuf = |talk: &Talk| talk.end.conn().info(&talk.end.cfg).wmem.1;
+    let mut acked = 1;
+    let mut flights = |talk: &mut Talk, window: u32, n: usize| {
+        for _ in 0..n {
+            talk.end.write(60_000, false);
+            taken(talk);
+            enter!(&mut talk.end, conn, cx => { let _ = cx; conn.waits_for_room(true) });
+            while talk.end.host.sent.pop_front().is_some() {}
+            acked += talk.end.conn().info(&talk.end.cfg).send.unacked * 1000;
+            talk.play(&format!("+10 < . 1:1(0) ack {acked} win {window}"));
+        }
+        sndbuf(talk)
+    };
+    let small = flights(&mut talk, 257, 60);
+    let info = talk.end.conn().info(&talk.end.cfg);
+    assert!(info.send.snd_cwnd * 1000 > info.snd_wnd, "{} {}", info.send.snd_cwnd, info.snd_wnd);
+    assert_eq!(small, 2 * info.snd_wnd.div_ceil(1000) * (2048 + 256), "segments, and what describes them");
+    assert!(flights(&mut talk, 600, 60) > small);
+}
+
 /// What bounds a connection is told in time: here, the peer's window.
 #[test]
 fn a_closed_window_is_timed() {
