@@ -19,7 +19,10 @@ mod timer;
 mod tx;
 
 use std::hash::{BuildHasher, RandomState};
+use std::num::NonZero;
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex};
+use std::thread::available_parallelism;
 
 use softnet_core::SoftnetData;
 use softnet_core::fold::FoldKey;
@@ -43,8 +46,11 @@ pub(crate) use listeners::Listening;
 use listeners::{Finder, ListenTable};
 use timer::Timers;
 
-/// Shards: enough that threads seldom meet at one.
-const SHARDS: u32 = 256;
+/// Shards for each CPU: enough that threads seldom meet at one, and so few that what belongs to the
+/// shards stays in the CPU's caches.
+const SHARDS_PER_CPU: u32 = 16;
+/// The least and the most.
+const SHARDS: RangeInclusive<u32> = 32..=256;
 /// Packets that may be left to a shard's holder (the kernel's backlog of a socket).
 const ROOM: u32 = 256;
 
@@ -105,7 +111,10 @@ struct Late {
 impl TcpTable {
     pub(crate) fn new() -> std::io::Result<Self> {
         let random = || RandomState::new().hash_one(0);
-        let shards = (0..SHARDS).map(|_| {
+        let cpus = available_parallelism().map_or(1, NonZero::get) as u32;
+        let shards = cpus.saturating_mul(SHARDS_PER_CPU).clamp(*SHARDS.start(), *SHARDS.end());
+        let parting = Parting::new(FoldKey::new([random(), random()]), shards);
+        let shards = (0..shards).map(|_| {
             let (sender, receiver) = left(ROOM);
             let shard = Shard::new(FoldKey::new([random(), random()]));
             let (guarded, due) = (PiMutex::new(Guarded { shard, left: receiver }), Deadline::default());
@@ -114,7 +123,7 @@ impl TcpTable {
         let timers = Timers::new()?;
         Ok(TcpTable {
             shards: shards.collect(),
-            parting: Parting::new(FoldKey::new([random(), random()]), SHARDS),
+            parting,
             cfg: Config::default(),
             key: SipKey::new([random(), random()]),
             walker: Mutex::default(),
@@ -133,6 +142,11 @@ impl TcpTable {
     /// The number of the shard that has `flow`.
     pub(crate) fn shard_of(&self, flow: &Flow) -> usize {
         self.parting.shard(flow)
+    }
+
+    /// A shard's share of what all may have, one at least.
+    fn share(&self, most: u32) -> usize {
+        (most as usize / self.shards.len()).max(1)
     }
 
     /// How many shards there are.
@@ -296,8 +310,8 @@ impl TcpTable {
             napi_id: caller.napi_id,
             room: sockets.room(),
             pressed,
-            max_time_waits: (self.cfg.tcp_max_tw_buckets / SHARDS).max(1) as usize,
-            max_orphans: (self.cfg.tcp_max_orphans / SHARDS).max(1) as usize,
+            max_time_waits: self.share(self.cfg.tcp_max_tw_buckets),
+            max_orphans: self.share(self.cfg.tcp_max_orphans),
         };
         let before = shard.frames();
         if left.has_pending() {
