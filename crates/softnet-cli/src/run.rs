@@ -8,6 +8,7 @@ use rustix::process::Signal;
 use softnet::config::Config;
 use softnet::control::Reloaded;
 use softnet::log::{self, Level};
+use softnet_dev::confine;
 use softnet_dev::netlink::Netlink;
 use softnet_dev::process::{Signals, ignore_signals, return_large_memory};
 
@@ -59,6 +60,8 @@ Of an interface, softnet takes IPv4 frames to its MAC address (except for IP add
 
 Needs root, or CAP_NET_ADMIN, CAP_BPF, CAP_NET_RAW and CAP_IPC_LOCK. While it runs, `softnet show` looks inside.
 
+It gives up what a router has no use for before it takes an interface: other capabilities than those, and system calls such as execve, ptrace and mount, which fail with EPERM (seccomp).
+
 SIGINT and SIGTERM end it; SIGUSR1 and SIGUSR2 are ignored. SIGHUP has it read the configuration again, as `softnet reload` does: what differs is applied, or, if it is wrong, nothing is changed.
 
 Lines on standard error begin with the instance's name; under journald they have priorities (`journalctl -p warning`).
@@ -106,6 +109,7 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
     let path = config.stack.socket_path();
     let name = config.stack.name.clone();
     log::set(&name, args.log_level);
+    give_up_privileges();
     let stack = instance::start_shown(config)?;
     let (file, force) = (args.config.clone(), args.force);
     stack.view().on_reload(move || {
@@ -134,6 +138,18 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
     stack.stop();
     let _ = print(&format!("{name}: stopped\n"));
     Ok(())
+}
+
+/// Before any other thread is made, and before a device is opened: what the start can do without, reading
+/// the configuration again can, too. The router runs without it as well.
+fn give_up_privileges() {
+    let failed = |what: &str, error| log::say(Level::Warn, format_args!("{what}: {error}"));
+    if let Err(error) = confine::drop_capabilities() {
+        failed("keeps capabilities that it has no use for", error);
+    }
+    if let Err(error) = confine::filter_system_calls() {
+        failed("system calls that it has no use for are not refused", error);
+    }
 }
 
 /// What a reload changed, below each other.

@@ -3,6 +3,7 @@
 mod capture;
 mod check;
 mod cli;
+mod confined;
 mod control_group;
 mod generate;
 mod instance;

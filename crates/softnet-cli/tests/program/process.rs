@@ -60,7 +60,7 @@ impl Process {
         Process { child, lines, errors, reader: Some(reader) }
     }
 
-    fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
