@@ -69,3 +69,20 @@ fn it_can_be_switched_off() {
     assert!(now.duplicates.is_empty() && now.addresses.contains(&own), "{now:?}");
     world.end();
 }
+
+/// Whatever was asked while there was no link was asked in vain.
+#[test]
+fn it_is_asked_again_when_the_link_is_up() {
+    let Some(mut world) = World::new(1) else { return };
+    let own = format!("{}/24", softnet(0));
+    ip(&world.hosts[0], "link set eth0 down");
+    ip(&world.hosts[0], &format!("addr add {own} dev eth0"));
+    world.start_with(world.config());
+    until("the device without a link", || row(&world, 0).link == "down");
+    // The last of three times is two seconds after the first.
+    std::thread::sleep(Duration::from_millis(2500));
+    assert!(row(&world, 0).duplicates.is_empty());
+    ip(&world.hosts[0], "link set eth0 up");
+    until("the duplicate", || row(&world, 0).duplicates == [own.clone()]);
+    world.end();
+}

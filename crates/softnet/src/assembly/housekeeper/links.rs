@@ -120,6 +120,12 @@ impl Housekeeper {
                 false => warn(format_args!("{name}: the link is down; routes by it are not used meanwhile")),
             }
         }
+        if up {
+            // What was asked and announced meanwhile reached no station, and those behind another
+            // switch than before know nothing of it (RFC 5227 section 2.1, RFC 4862 section 5.4).
+            let addresses = self.config.devices[usize::from(dev)].addresses.clone();
+            self.announce(dev, &addresses);
+        }
         let over: Vec<u16> = self.vlans(dev).into_iter().filter(|vlan| self.is_open(*vlan)).collect();
         over.into_iter().for_each(|vlan| self.link_changed(vlan));
     }

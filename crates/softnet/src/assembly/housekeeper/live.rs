@@ -174,8 +174,9 @@ impl Housekeeper {
         routes.map(|()| done)
     }
 
-    /// Tells the neighbours of a device where its addresses are, of which it has these from now on.
-    fn announce(&mut self, dev: u16, come: &[InterfaceAddr]) {
+    /// Tells the neighbours of a device where its addresses are, of which it has these from now on, or which
+    /// its link is back for; and asks whether they are another's.
+    pub(super) fn announce(&mut self, dev: u16, come: &[InterfaceAddr]) {
         let device = &self.config.devices[usize::from(dev)];
         let kinds = Announce { arp: device.arp_notify, nd: device.ndisc_notify };
         let below = self.shared.netdevs[usize::from(dev)].device.live.load_full();
