@@ -11,7 +11,7 @@
 //! would be passed by; and it asks for no protection from speculation (`SPEC_ALLOW`), which kernels
 //! before 5.16 would slow all of the process down with.
 //!
-//! On other architectures than those of [`ARCH`] the filter is not supported, and that is an error.
+//! On other architectures than x86-64 and AArch64 the filter is not supported, and that is an error.
 
 use std::io;
 
