@@ -3,6 +3,7 @@
 mod conntrack;
 mod contexts_switch;
 mod cpu;
+mod device;
 pub(crate) mod echo;
 mod flow_hash;
 mod forward;

@@ -35,11 +35,9 @@ fn assert_confined(process: &Process) {
 
 /// Runs a command on the instance, which has to succeed: what it printed.
 fn command(world: &World, words: &str) -> String {
-    let mut command = Command::new(EXE);
-    command.args(words.split_whitespace()).args(["--name", world.socket().to_str().unwrap()]);
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{words}: {output:?}");
-    String::from_utf8(output.stdout).unwrap()
+    let (code, out, errors) = world.ask(words);
+    assert_eq!(code, 0, "{words}: {errors}");
+    out
 }
 
 #[test]

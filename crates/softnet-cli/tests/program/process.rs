@@ -206,6 +206,15 @@ impl World {
         serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"))
     }
 
+    /// Runs a command on it: its exit code, and what it printed of output and of errors.
+    pub(crate) fn ask(&self, words: &str) -> (i32, String, String) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_softnet"));
+        let output =
+            command.args(words.split_whitespace()).arg("--name").arg(self.socket()).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+    }
+
     /// Waits until a datagram from one host has reached the other.
     pub(crate) fn assert_forwards(&self) {
         let server = self.hosts[1].run(|| UdpSocket::bind((host(1), 7)).unwrap()).unwrap();
@@ -304,20 +313,18 @@ fn contexts_are_set_while_it_runs() {
     };
     let has = |prefix: &str| comms().iter().any(|comm| comm.starts_with(prefix));
     assert!(has("napi/s0-") && !has("napi/s1-") && !has("napi-wq/"), "{:?}", comms());
-    let set = |args: [&str; 3]| {
-        let socket = world.socket();
-        let args = [&["set"][..], &args, &["--json", "--name", socket.to_str().unwrap()]].concat();
-        let output = Command::new(env!("CARGO_BIN_EXE_softnet")).args(args).output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    let set = |words: &str| {
+        let (code, out, errors) = world.ask(&format!("set {words} --json"));
+        assert_eq!(code, 0, "{errors}");
+        serde_json::from_str::<Value>(&out).unwrap()
     };
-    let id = set(["dev", "s0", "threaded=0"])[0]["id"].to_string();
+    let id = set("dev s0 threaded=0")[0]["id"].to_string();
     assert!(!has("napi/s0-"), "{:?}", comms());
     world.assert_forwards();
-    assert_eq!(set(["napi", &id, "threaded=workqueue"])[0]["thread"], "napi-wq");
+    assert_eq!(set(&format!("napi {id} threaded=workqueue"))[0]["thread"], "napi-wq");
     assert!(has("napi-wq/0"), "{:?}", comms());
     world.assert_forwards();
-    assert_eq!(set(["dev", "s1", "threaded=busy-poll"])[0]["context"], "busy-poll");
+    assert_eq!(set("dev s1 threaded=busy-poll")[0]["context"], "busy-poll");
     assert!(has("napi/s1-"), "{:?}", comms());
     world.assert_forwards();
     let shown = world.show("napi");
@@ -329,13 +336,7 @@ fn contexts_are_set_while_it_runs() {
 fn disciplines_are_changed_while_it_runs() {
     let Some(world) = World::new() else { return };
     let _process = world.running(&world.config("r.toml", "qdisc = \"pfifo limit 100\""));
-    let socket = world.socket();
-    let qdisc = |line: &str| {
-        let args = ["qdisc", "--name", socket.to_str().unwrap()].into_iter().chain(line.split(' '));
-        let output = Command::new(env!("CARGO_BIN_EXE_softnet")).args(args).output().unwrap();
-        let text = |bytes| String::from_utf8(bytes).unwrap();
-        (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
-    };
+    let qdisc = |line: &str| world.ask(&format!("qdisc {line}"));
     let fine = |out: &str| (0, out.to_owned(), String::new());
     assert_eq!(qdisc("show"), fine("qdisc pfifo dev s0 root limit 100p\nqdisc pfifo_fast dev s1 root\n"));
     world.assert_forwards();
@@ -393,13 +394,9 @@ fn filters_are_set_while_it_runs() {
     let Some(world) = World::new() else { return };
     let config = world.config("r.toml", "");
     let _process = world.running(&config);
-    let socket = world.socket();
     let filter = |words: &str| {
-        let words = words.split_whitespace();
-        let args = ["filter"].into_iter().chain(words).chain(["--name", socket.to_str().unwrap()]);
-        let output = Command::new(env!("CARGO_BIN_EXE_softnet")).args(args).output().unwrap();
-        let text = |bytes| String::from_utf8(bytes).unwrap();
-        (output.status.code().unwrap(), text(output.stdout) + &text(output.stderr))
+        let (code, out, errors) = world.ask(&format!("filter {words}"));
+        (code, out + &errors)
     };
     world.assert_forwards();
     let rule = "dev s0 ingress matchall action mirred ingress redirect dev s0";

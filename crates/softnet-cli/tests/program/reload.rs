@@ -3,16 +3,12 @@
 use rustix::process::Signal;
 use softnet_dev::netlink::Netlink;
 
-use super::process::{Process, World, until};
+use super::process::{World, until};
 
 /// Runs a command on the instance: what it printed of errors, and its exit code.
 fn command(world: &World, words: &str) -> (Option<i32>, String) {
-    let socket = world.socket();
-    let mut args: Vec<&str> = words.split_whitespace().collect();
-    args.extend(["--name", socket.to_str().unwrap()]);
-    let mut process = Process::start(&args);
-    let code = process.end().code();
-    (code, process.errors())
+    let (code, _, errors) = world.ask(words);
+    (Some(code), errors)
 }
 
 fn addresses(world: &World) -> Vec<String> {

@@ -1,8 +1,6 @@
 //! RSS and ntuple filters of interfaces of the kernel, asked of the program: the driver of veth has
 //! neither, so what the kernel says is told, and softnet goes on.
 
-use std::process::Command;
-
 use crate::process::World;
 
 #[test]
@@ -10,12 +8,9 @@ fn what_a_driver_refuses_of_rss_and_filters_is_told() {
     let Some(world) = World::new() else { return };
     let config = world.config("r.toml", "");
     let _process = world.running(&config);
-    let socket = world.socket();
     let told = |words: &str| {
-        let args = words.split_whitespace().chain(["--name", socket.to_str().unwrap()]);
-        let output = Command::new(env!("CARGO_BIN_EXE_softnet")).args(args).output().unwrap();
-        let text = |bytes| String::from_utf8(bytes).unwrap();
-        (output.status.code().unwrap(), text(output.stdout) + &text(output.stderr))
+        let (code, out, errors) = world.ask(words);
+        (code, out + &errors)
     };
     let why = world.show("rss")[0]["why"].as_str().unwrap().to_owned();
     let expected = ["(ETHTOOL_GRSSH): ", "not supported", "the interface's driver can't do that"];

@@ -21,7 +21,7 @@ use softnet_core::SoftnetData;
 use softnet_core::ip::FibError;
 use softnet_core::ip::iface::Iface;
 use softnet_core::ip::input::Ingress;
-use softnet_core::ip::slow::{Announce, Conflict};
+use softnet_core::ip::slow::Conflict;
 use softnet_core::napi::Napi;
 use softnet_core::qdisc::DevParams;
 use softnet_core::skb::DropReason;
@@ -205,8 +205,6 @@ impl Housekeeper {
             None => RxHandler::Ip(Ingress { dev, mac: info.mac, partial_csum, rp_filter: device.rp_filter }),
         };
         let iface = live::iface(device, info);
-        let below = self.shared.netdevs[usize::from(dev)].device.live.load_full();
-        let on_interface = below.map_or(info.ifindex, |live| live.device.info().ifindex) != 0;
         let too_small = device.speaks_ipv6() && info.mtu < 1280;
         let params = DevParams { mtu: info.mtu.into(), tx_queue_len: device.tx_queue_len };
         let timers: Result<Vec<_>, _> = rx.iter().map(|_| NapiTimer::new()).collect();
@@ -301,14 +299,7 @@ impl Housekeeper {
         for ((instance, guard), home) in napis.into_iter().zip(disabled).zip(homes) {
             instance.attach(&home, guard);
         }
-        // In-process devices are at their peer's other end for good, and nothing between them remembers.
-        if on_interface {
-            self.detect_duplicates(dev, &device.addresses);
-            let kinds = Announce { arp: device.arp_notify, nd: device.ndisc_notify };
-            self.shared.slow_path(&mut self.ctx, |slow, ctx, view, out| {
-                slow.announce(ctx, view, dev, kinds, out);
-            });
-        }
+        self.announce(dev, &device.addresses);
         let there: Vec<u16> = self.vlans(dev).into_iter().filter(|vlan| self.is_wanted(*vlan)).collect();
         there.into_iter().try_for_each(|vlan| self.open(vlan))
     }

@@ -160,7 +160,7 @@ impl Assembly {
         let shared = StackInner::new(region, stack, devices, workers, (rib, tables), slow);
         let mut shared = shared.map_err(system("descriptors"))?;
         shared.sockets.tell_ports(opener.ports());
-        shared.sockets.tcp.cfg = config.tcp.clone();
+        shared.sockets.tcp.configure(config.tcp.clone());
         (shared.conntrack, shared.nat) = (conntrack, nat);
         let shared = Arc::new(shared);
         let filter = filter_print;

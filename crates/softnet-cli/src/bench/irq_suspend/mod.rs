@@ -34,6 +34,7 @@ use serde_json::{Value, json};
 use softnet::config::Context;
 use softnet_dev::sched::Policy;
 
+use super::device::Device;
 use super::echo::{Bed, Load, Setup};
 use super::harness::{self, alternate};
 use super::report::{Bound, Report, Row, Sample};
@@ -133,26 +134,6 @@ enum What {
 enum Peer {
     /// The kernel
     Kernel,
-}
-
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq)]
-enum Device {
-    /// An emulated NIC
-    Mem,
-    /// AF_XDP on a veth pair
-    Xdp,
-    /// One after the other
-    Both,
-}
-
-impl Device {
-    fn names(self) -> &'static [&'static str] {
-        match self {
-            Device::Mem => &["mem"],
-            Device::Xdp => &["xdp"],
-            Device::Both => &["mem", "xdp"],
-        }
-    }
 }
 
 /// How much is offered: as much as possible, or percent of what `base` answered.

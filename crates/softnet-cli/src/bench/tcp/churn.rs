@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::client::Outcome;
+use super::client::{Outcome, Span};
 use super::host::{For, Host, Set};
 use super::ways::KERNEL_SPIN;
 use crate::bench::latency::Latency;
@@ -83,11 +83,11 @@ impl<H: Host> Churn<H> {
         self.lanes.resize_with(n, || None);
         let mut free: Vec<usize> = (0..n).collect();
         let (mut answered, mut made) = (0, 0);
-        let (mut measuring, mut began, mut seconds, mut heard) = (false, 0, 0.0, now());
+        let (mut span, mut heard) = (Span::default(), now());
         let mut ready = Vec::new();
-        while seconds == 0.0 || free.len() < n {
+        while span.seconds.is_none() || free.len() < n {
             let at = now();
-            while seconds == 0.0
+            while span.seconds.is_none()
                 && (rate == 0 || u128::from(at) * u128::from(rate) / 1_000_000_000 > made)
                 && let Some(i) = free.pop()
             {
@@ -95,17 +95,8 @@ impl<H: Host> Churn<H> {
                 self.begin(i, at)?;
             }
             self.set.wait(&mut ready, Duration::from_millis(1)).map_err(text)?;
-            let at = now();
-            beside(at)?;
-            if !measuring && seconds == 0.0 && at >= from {
-                look();
-                (measuring, began) = (true, now());
-            }
-            if measuring && at >= to {
-                measuring = false;
-                seconds = (at - began) as f64 / 1e9;
-                look();
-            }
+            beside(now())?;
+            let at = span.pass(&now, (from, to), look);
             if !ready.is_empty() || free.len() == n {
                 heard = at;
             } else if at - heard > PATIENCE.as_nanos() as u64 {
@@ -118,13 +109,14 @@ impl<H: Host> Churn<H> {
                     continue;
                 }
                 free.push(i);
-                if let Some(lane) = self.lanes[i].take().filter(|_| measuring && fate == Fate::Done) {
+                if let Some(lane) = self.lanes[i].take().filter(|_| span.is_measured() && fate == Fate::Done)
+                {
                     answered += 1;
                     latency.record(now() - lane.at);
                 }
             }
         }
-        Ok(Outcome { answered, seconds, latency })
+        Ok(Outcome { answered, seconds: span.seconds.unwrap_or(0.0), latency })
     }
 
     fn begin(&mut self, i: usize, at: u64) -> Result<(), String> {

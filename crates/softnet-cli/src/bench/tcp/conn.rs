@@ -18,8 +18,9 @@ use super::server::Server;
 use super::ways::{
     BASE, FULLBUSY, KERNEL, KERNEL_SPIN, KERNEL_XDP, KERNEL_XDP_THREADED, SUSPEND20, Side, Way,
 };
-use super::{Cpus, Device, raise_file_limit};
+use super::{Cpus, raise_file_limit};
 use crate::bench::Common;
+use crate::bench::device::Device;
 use crate::bench::echo::Usage;
 use crate::bench::harness::{Case, alternate};
 use crate::bench::pin;

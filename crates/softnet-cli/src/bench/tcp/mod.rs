@@ -28,7 +28,6 @@ mod tests;
 mod ways;
 mod wire;
 
-use clap::ValueEnum;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use softnet::Stack;
 
@@ -39,27 +38,6 @@ const FILES: u64 = 1 << 20;
 
 /// What TCP's timer threads are called.
 const TIMER: &str = "softnet-tcp";
-
-/// What the benches with `--device` go by.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq)]
-enum Device {
-    /// Two stacks in this process
-    Mem,
-    /// AF_XDP on a veth pair, beside the kernel
-    Xdp,
-    /// One after the other
-    Both,
-}
-
-impl Device {
-    fn mem(self) -> bool {
-        self != Device::Xdp
-    }
-
-    fn xdp(self) -> bool {
-        self != Device::Mem
-    }
-}
 
 /// The CPUs of server and client.
 #[derive(Clone, Copy)]

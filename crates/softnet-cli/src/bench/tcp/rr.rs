@@ -18,8 +18,9 @@ use super::ways::{
     BASE, FULLBUSY, KERNEL, KERNEL_SPIN, KERNEL_XDP, KERNEL_XDP_THREADED, SUSPEND20, Side, THREADED,
     WORKQUEUE, Way,
 };
-use super::{Cpus, Device, raise_file_limit};
+use super::{Cpus, raise_file_limit};
 use crate::bench::Common;
+use crate::bench::device::Device;
 use crate::bench::echo::Usage;
 use crate::bench::harness::{Case, alternate};
 use crate::bench::report::{Bound, Report, Row, Sample};
@@ -330,12 +331,7 @@ impl TcpRr {
             false => (Duration::from_millis(300), Duration::from_millis(1500)),
         };
         let mut cases = Vec::new();
-        let devices: &[&str] = match self.device {
-            Device::Mem => &["mem"],
-            Device::Xdp => &["xdp"],
-            Device::Both => &["mem", "xdp"],
-        };
-        for device in devices {
+        for device in self.device.names() {
             for n in &connections {
                 for size in &sizes {
                     if *n as u64 / stride(*n) as u64 * u64::from(*size) > OUTSTANDING {

@@ -13,8 +13,9 @@ use serde_json::json;
 
 use super::host::Host;
 use super::rig::{Ends, Rig, addresses};
-use super::{Cpus, Device, stack_threads};
+use super::{Cpus, stack_threads};
 use crate::bench::Common;
+use crate::bench::device::Device;
 use crate::bench::echo::Usage;
 use crate::bench::harness::{Case, alternate};
 use crate::bench::report::{Bound, REFERENCE, Report, Row, Sample};

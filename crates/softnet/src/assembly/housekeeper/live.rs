@@ -174,13 +174,13 @@ impl Housekeeper {
         routes.map(|()| done)
     }
 
-    /// Tells the neighbours of a device where its addresses are, of which it has these from now on, or which
-    /// its link is back for; and asks whether they are another's.
+    /// Tells the neighbours of a device where its addresses are, of which it has these from now on, or its
+    /// link is back; and asks whether they are another's.
     pub(super) fn announce(&mut self, dev: u16, come: &[InterfaceAddr]) {
         let device = &self.config.devices[usize::from(dev)];
         let kinds = Announce { arp: device.arp_notify, nd: device.ndisc_notify };
         let below = self.shared.netdevs[usize::from(dev)].device.live.load_full();
-        // In-process devices are at their peer's other end for good.
+        // In-process devices are at their peer's other end for good, and nothing between them remembers.
         if below.is_some_and(|live| live.device.info().ifindex != 0) {
             self.detect_duplicates(dev, come);
             self.shared.slow_path(&mut self.ctx, |slow, ctx, view, out| {

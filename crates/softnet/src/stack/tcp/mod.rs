@@ -90,6 +90,9 @@ pub(crate) struct TcpTable {
     parting: Parting,
     /// Knobs.
     pub(crate) cfg: Config,
+    /// A shard's share of the TIME-WAIT objects and orphans that they allow.
+    max_time_waits: usize,
+    max_orphans: usize,
     pub(crate) key: SipKey,
     /// Where searches for a free port begin.
     pub(crate) walker: Mutex<PortWalker>,
@@ -121,17 +124,29 @@ impl TcpTable {
             ShardLock { guarded, left: sender, due }
         });
         let timers = Timers::new()?;
-        Ok(TcpTable {
+        let mut table = TcpTable {
             shards: shards.collect(),
             parting,
             cfg: Config::default(),
+            max_time_waits: 0,
+            max_orphans: 0,
             key: SipKey::new([random(), random()]),
             walker: Mutex::default(),
             listeners: ListenTable::default(),
             drops: Arc::new(LocalDrops::new(timers.alarm())),
             timers,
             late: Mutex::default(),
-        })
+        };
+        table.configure(Config::default());
+        Ok(table)
+    }
+
+    /// Sets the knobs, before there is a connection.
+    pub(crate) fn configure(&mut self, cfg: Config) {
+        let share = |most: u32| (most as usize / self.shards.len()).max(1);
+        self.max_time_waits = share(cfg.tcp_max_tw_buckets);
+        self.max_orphans = share(cfg.tcp_max_orphans);
+        self.cfg = cfg;
     }
 
     /// From now on shards know which ends of ours their connections have.
@@ -142,11 +157,6 @@ impl TcpTable {
     /// The number of the shard that has `flow`.
     pub(crate) fn shard_of(&self, flow: &Flow) -> usize {
         self.parting.shard(flow)
-    }
-
-    /// A shard's share of what all may have, one at least.
-    fn share(&self, most: u32) -> usize {
-        (most as usize / self.shards.len()).max(1)
     }
 
     /// How many shards there are.
@@ -310,8 +320,8 @@ impl TcpTable {
             napi_id: caller.napi_id,
             room: sockets.room(),
             pressed,
-            max_time_waits: self.share(self.cfg.tcp_max_tw_buckets),
-            max_orphans: self.share(self.cfg.tcp_max_orphans),
+            max_time_waits: self.max_time_waits,
+            max_orphans: self.max_orphans,
         };
         let before = shard.frames();
         if left.has_pending() {
