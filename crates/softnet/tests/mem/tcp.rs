@@ -309,30 +309,44 @@ fn readers_borrow_what_has_arrived() {
     world.end(lanes);
 }
 
+/// The clients speak first: a SYN cookie's connection whose ACK met a full accept queue is known to its
+/// client alone, until that sends something (RFC 4987 section 3.6).
 #[test]
 fn connections_beyond_the_backlog_wait_and_are_served() {
     const CLIENTS: usize = 12;
     let (world, lanes, handle) = start();
     let listener = TcpBuilder::new(&handle).backlog(2).listen((own(0), 0)).unwrap();
-    let to = listener.local_addr().unwrap();
-    let begin = |_| TcpBuilder::new(&handle).begin_connect(&to).unwrap();
-    let clients: Vec<_> = (0..CLIENTS).map(begin).collect();
-    // The client of a connection that was dropped for want of room sends its last ACK again.
-    let mut served = Vec::new();
-    for i in 0..CLIENTS {
-        let (server, from) = listener.accept().unwrap();
-        (&server).write_all(&[i as u8]).unwrap();
-        served.push((server, from));
-    }
-    for client in &clients {
-        client.set_read_timeout(LIMIT).unwrap();
-        let mut number = [0];
-        (&mut &*client).read_exact(&mut number).unwrap();
-        assert_eq!(served[usize::from(number[0])].1, client.local_addr().unwrap());
-    }
     listener.set_nonblocking(true).unwrap();
+    let to = listener.local_addr().unwrap();
+    let clients: Vec<_> =
+        (0..CLIENTS).map(|_| TcpBuilder::new(&handle).begin_connect(&to).unwrap()).collect();
+    std::thread::scope(|scope| {
+        for (i, client) in clients.iter().enumerate() {
+            scope.spawn(move || {
+                until("it is connected", || client.readiness().writable);
+                client.set_read_timeout(LIMIT).unwrap();
+                (&mut &*client).write_all(&[i as u8]).unwrap();
+                let mut answer = [0];
+                (&mut &*client).read_exact(&mut answer).unwrap();
+                assert_eq!(usize::from(answer[0]), i);
+            });
+        }
+        for _ in 0..CLIENTS {
+            let mut accepted = None;
+            until("one is accepted", || {
+                accepted = listener.accept().ok();
+                accepted.is_some()
+            });
+            let (server, from) = accepted.unwrap();
+            server.set_read_timeout(LIMIT).unwrap();
+            let mut number = [0];
+            (&server).read_exact(&mut number).unwrap();
+            assert_eq!(clients[usize::from(number[0])].local_addr().unwrap(), from);
+            (&server).write_all(&number).unwrap();
+        }
+    });
     assert_eq!(kind(listener.accept()), ErrorKind::WouldBlock);
-    drop((clients, served, listener));
+    drop((clients, listener));
     world.end(lanes);
 }
 
