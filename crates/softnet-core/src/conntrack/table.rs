@@ -387,15 +387,6 @@ impl Conntrack {
         entry.is_still(found.life).then_some(tuple)
     }
 
-    /// The tuples of the packet's own direction, and of the other one; `None` if the connection has
-    /// ended since.
-    #[inline(always)]
-    pub(crate) fn pair(&self, found: Found) -> Option<[Tuple; 2]> {
-        let entry = self.entry(found.id)?;
-        let tuples = [entry.tuple(found.id), entry.tuple(!found.id)];
-        entry.is_still(found.life).then_some(tuples)
-    }
-
     /// The right to make connections that the source of `tuple` opens.
     pub(crate) fn own(&self, tuple: &Tuple) -> Result<Stripe<'_>, Refused> {
         let (addr, port) = tuple.src();

@@ -154,7 +154,7 @@ impl std::fmt::Debug for Tuple {
 /// The ports that stand for the identifier `id` of an ICMP message of type `kind`; `None` if that
 /// is not of a query.
 #[inline(always)]
-pub(super) fn query_ports(kind: u8, id: u16) -> Option<u32> {
+pub(crate) fn query_ports(kind: u8, id: u16) -> Option<u32> {
     match kind {
         // Echo, timestamp, information, address mask: the questions.
         8 | 13 | 15 | 17 => Some(u32::from(id) << 16),

@@ -114,12 +114,14 @@ pub struct HookContext<'a> {
     /// Routes, interfaces and addresses: the version that the hook is part of.
     pub tables: &'a Tables,
     made: &'a mut Made,
+    redirected: bool,
 }
 
 /// What stands in a slot.
 pub trait Hook: Send + Sync {
     /// Sees the packets of `batch`, of which there is one at least, and may change them: addresses
-    /// only in [`Prerouting`](Slot::Prerouting) and [`Postrouting`](Slot::Postrouting), their family
+    /// only in [`Prerouting`](Slot::Prerouting), where it [says so](HookContext::redirect) of
+    /// destinations, and [`Postrouting`](Slot::Postrouting), their family
     /// only in the first; such a packet is [marked](Flags::CROSSED) and goes through the slots of its
     /// new family, that one included. All packets of a batch there are of one family. Each has its
     /// Ethernet header first, whose addresses mean nothing in [`Output`](Slot::Output) and
@@ -147,7 +149,20 @@ impl Hook for Then {
 impl<'a> HookContext<'a> {
     /// For the hooks of `tables`; what they make comes out in `made`.
     pub fn new(ctx: &'a mut SoftnetData, now: u64, tables: &'a Tables, made: &'a mut Made) -> Self {
-        HookContext { ctx, now, tables, made }
+        HookContext { ctx, now, tables, made, redirected: false }
+    }
+
+    /// Says that packets may have other destinations, or be of the other family, so that their routes are
+    /// looked up by those. To be called by a hook in [`Prerouting`](Slot::Prerouting) that changes one.
+    #[inline(always)]
+    pub fn redirect(&mut self) {
+        self.redirected = true;
+    }
+
+    /// Whether a hook [said](Self::redirect) so.
+    #[inline(always)]
+    pub(super) fn is_redirected(&self) -> bool {
+        self.redirected
     }
 
     /// Has `skb` sent to the destination that it says, as a packet that was made here: one with an
@@ -191,6 +206,15 @@ impl<'a> HookContext<'a> {
     /// Leads the packets of `batch` through the slot of `passage`: those that go on stay.
     #[inline(always)]
     pub fn run(&mut self, passage: Passage, batch: &mut Batch) {
+        if self.tables.hooks.is_set(passage.slot) {
+            batch.as_mut_slice().iter_mut().for_each(set_offsets);
+            self.run_prepared(passage, batch);
+        }
+    }
+
+    /// The same of packets whose heads [say](set_offsets) where their headers are.
+    #[inline(always)]
+    pub(super) fn run_prepared(&mut self, passage: Passage, batch: &mut Batch) {
         if let Some(hook) = &self.tables.hooks.slots[passage.slot as usize]
             && !batch.is_empty()
         {
@@ -201,7 +225,7 @@ impl<'a> HookContext<'a> {
     #[cold]
     #[inline(never)]
     fn call(&mut self, hook: &dyn Hook, passage: Passage, batch: &mut Batch) {
-        batch.as_mut_slice().iter_mut().for_each(set_offsets);
+        debug_assert!(batch.as_slice().iter().all(|skb| skb.head().l3 != 0));
         match self.ctx.may_trace() && batch.as_slice().iter().any(is_traced) {
             false => hook.run(self, passage, batch),
             true => self.call_traced(hook, passage, batch),
@@ -254,7 +278,7 @@ impl<'a> HookContext<'a> {
 /// Writes to the head of `skb` where its headers are, unless it says so: L3 always, L4 of all but
 /// fragments.
 #[inline(always)]
-fn set_offsets(skb: &mut Skb) {
+pub(super) fn set_offsets(skb: &mut Skb) {
     let (head, data) = skb.parts_mut();
     if head.l4 != 0 {
         return;

@@ -158,6 +158,8 @@ impl<A: Family> Routing<A> {
     pub(super) fn resolve(&self, index: u32, dst: A::Bits, hash: impl FnOnce() -> u32) -> &Adjacency<A> {
         let hop = self.next_hop(index);
         match hop.kind {
+            // First, as it is the one that is asked for most.
+            Kind::Rewrite => hop,
             Kind::Connected => self.hosts.get(&A::host_key(hop.dev, A::from_bits(dst))).unwrap_or(hop),
             Kind::Multipath => self.resolve_member(hop, dst, hash()),
             _ => hop,

@@ -47,7 +47,7 @@ use std::sync::Arc;
 
 use crate::conntrack::entry::{DNAT, Holds, SNAT, UNCONFIRMED};
 use crate::conntrack::packet::{is_answer, tcp_flags};
-use crate::conntrack::{Direction, Found, New, Refused, State, Tuple};
+use crate::conntrack::{Conntrack, Direction, Found, New, Refused, State, Tuple};
 use crate::ip::hooks::{Crossing, Hook, HookContext, Layer, Passage, Slot};
 use crate::ip::tables::Tables;
 use crate::ip::v4::header::{Ipv4Header, protocol};
@@ -236,24 +236,28 @@ impl Nat {
         }
         let mut all = [None; BATCH];
         conntrack.find_batch(now, &packets[..batch.len()], &mut all);
-        for (at, skb) in batch.as_mut_slice().iter_mut().enumerate() {
-            let (tuple, flags) = &packets[at % BATCH];
-            match all[at % BATCH] {
+        let looked_up = packets.iter().zip(&all);
+        for (at, (skb, ((tuple, flags), found))) in batch.as_mut_slice().iter_mut().zip(looked_up).enumerate()
+        {
+            match *found {
                 Some(found) => {
                     let (head, data) = skb.parts_mut();
                     head.conntrack = found.word();
                     if translates(found, End::Destination) {
-                        taken.note(at, self.translate((head, data), tuple, found, End::Destination));
+                        cx.redirect();
+                        taken.note(at, Self::translate(conntrack, (head, data), found, End::Destination));
                     }
                 }
                 None if *tuple == Tuple::default() && is_fragment(skb) => taken.gather(at),
                 None => {
+                    cx.redirect();
                     let unknown = Unknown { tuple: *tuple, flags: *flags, now };
                     taken.note(at, self.unknown_in(skb, unknown, input, cx.tables));
                 }
             }
         }
         if self.rules.pool6.is_some() {
+            cx.redirect();
             self.cross_to_v6(now, batch, &mut taken);
         }
         self.take_out(taken, cx, now, batch);
@@ -262,6 +266,7 @@ impl Nat {
     /// Packets of IPv6 that came by device `input`.
     #[inline(never)]
     fn prerouting6(&self, cx: &mut HookContext<'_>, now: u32, input: Option<u16>, batch: &mut Batch) {
+        cx.redirect();
         self.state.sweep(now, SWEEP);
         let mut taken = Taken::none();
         if !self.rules.pairs.is_empty() {
@@ -325,7 +330,7 @@ impl Nat {
                     // It crossed from the connection that its head names, and is translated.
                     (Some(first), _) if first >> 4 == 6 => Ok(()),
                     (_, protocol::ICMP) => self.translate_icmp(skb, found),
-                    _ => self.translate_plain((head, data), found),
+                    _ => Self::translate(conntrack, (head, data), found, End::Source),
                 },
                 // Of a connection whose packets went another way.
                 Some(found) if hides && found.direction() == Direction::Original => {
@@ -355,16 +360,15 @@ impl Nat {
         }
     }
 
-    /// Translates the endpoint at `end` of a packet with `tuple`.
+    /// Translates the endpoint at `end` of a packet that has a tuple.
     #[inline(always)]
     fn translate(
-        &self,
+        conntrack: &Conntrack,
         (head, data): (&mut Head, &mut [u8]),
-        tuple: &Tuple,
         found: Found,
         end: End,
     ) -> Result<(), DropReason> {
-        let peer = self.state.conntrack.peer(found).ok_or(DropReason::ConntrackInvalid)?;
+        let peer = conntrack.peer(found).ok_or(DropReason::ConntrackInvalid)?;
         let new = match end {
             End::Source => peer.dst(),
             End::Destination => {
@@ -372,7 +376,7 @@ impl Nat {
                 peer.src()
             }
         };
-        rewrite((head, data), tuple, end, new);
+        rewrite((head, data), end, new);
         Ok(())
     }
 
@@ -381,23 +385,15 @@ impl Nat {
     fn translate_source(&self, skb: &mut Skb, found: Found) -> Result<(), DropReason> {
         match skb.head().protocol {
             protocol::ICMP => self.translate_icmp(skb, found),
-            _ => self.translate_plain(skb.parts_mut(), found),
+            _ => Self::translate(self.state.conntrack(), skb.parts_mut(), found, End::Source),
         }
-    }
-
-    /// The same of one that is not ICMP.
-    #[inline(always)]
-    fn translate_plain(&self, parts: (&mut Head, &mut [u8]), found: Found) -> Result<(), DropReason> {
-        let [own, peer] = self.state.conntrack.pair(found).ok_or(DropReason::ConntrackInvalid)?;
-        rewrite(parts, &own, End::Source, peer.dst());
-        Ok(())
     }
 
     /// The same of ICMP: a query, or an error.
     #[inline(never)]
     fn translate_icmp(&self, skb: &mut Skb, found: Found) -> Result<(), DropReason> {
         match Tuple::of(skb) {
-            Some(_) => self.translate_plain(skb.parts_mut(), found),
+            Some(_) => Self::translate(self.state.conntrack(), skb.parts_mut(), found, End::Source),
             None => icmp::outward(&self.state.conntrack, skb, found),
         }
     }

@@ -48,7 +48,7 @@ impl Nat {
         let _turn = conntrack.own(&tuple).map_err(refused)?;
         // One before it in the batch may have opened it.
         if let Some(found) = conntrack.find(now, &tuple, flags) {
-            return self.found_in(skb, &tuple, found);
+            return self.found_in(skb, found);
         }
         // From inside, to an endpoint outside that stands for one inside (RFC 4787 REQ-9).
         let inside =
@@ -81,13 +81,13 @@ impl Nat {
         new.holds = holds;
         new.tuples[1] = Tuple::new(tuple.protocol(), target, source);
         let found = self.insert(now, &new)?;
-        self.found_in(skb, &tuple, found)
+        self.found_in(skb, found)
     }
 
-    fn found_in(&self, skb: &mut Skb, tuple: &Tuple, found: Found) -> Result<(), DropReason> {
+    fn found_in(&self, skb: &mut Skb, found: Found) -> Result<(), DropReason> {
         skb.head_mut().conntrack = found.word();
         match translates(found, End::Destination) {
-            true => self.translate(skb.parts_mut(), tuple, found, End::Destination),
+            true => Self::translate(self.state.conntrack(), skb.parts_mut(), found, End::Destination),
             false => Ok(()),
         }
     }
@@ -135,7 +135,7 @@ impl Nat {
         if let Some(found) = conntrack.find(now, &tuple, flags) {
             skb.head_mut().conntrack = found.word();
             return match translates(found, End::Source) {
-                true => self.translate(skb.parts_mut(), &tuple, found, End::Source),
+                true => Self::translate(conntrack, skb.parts_mut(), found, End::Source),
                 false => Ok(()),
             };
         }
@@ -153,7 +153,7 @@ impl Nat {
         skb.head_mut().conntrack = found.word();
         match new.flags {
             0 => Ok(()),
-            _ => self.translate(skb.parts_mut(), &tuple, found, End::Source),
+            _ => Self::translate(conntrack, skb.parts_mut(), found, End::Source),
         }
     }
 

@@ -1,10 +1,10 @@
 //! Rewriting: another source or destination in the headers of a packet, and the checksums that
 //! cover it, by difference (RFC 1624).
 //!
-//! Called by the hooks of [`nat`](super), with packets that have a [tuple](Tuple). A checksum that
+//! Called by the hooks of [`nat`](super), with packets that have a [tuple](crate::conntrack::Tuple). A checksum that
 //! was wrong stays wrong, so that the receiver notices. Bytes that are not there are not written.
 
-use crate::conntrack::Tuple;
+use crate::conntrack::tuple::query_ports;
 use crate::ip::ETH_LEN;
 use crate::ip::checksum::{add, fold};
 use crate::ip::v4::header::{MIN_LEN, protocol};
@@ -46,20 +46,32 @@ impl Delta {
 
 /// The checksum after what it covers changed by `delta`.
 #[inline(always)]
-pub(super) fn mended(check: [u8; 2], delta: u64) -> [u8; 2] {
-    (!fold(u64::from(!u16::from_be_bytes(check)) + delta)).to_be_bytes()
+fn changed(check: u16, delta: u64) -> u16 {
+    !fold(u64::from(!check) + delta)
 }
 
 /// That of UDP, where 0 is none, and stays so (RFC 768).
 #[inline(always)]
-pub(super) fn mended_udp(check: [u8; 2], delta: u64) -> [u8; 2] {
+fn changed_udp(check: u16, delta: u64) -> u16 {
     match check {
-        [0, 0] => [0, 0],
-        check => match mended(check, delta) {
-            [0, 0] => [0xff, 0xff],
-            mended => mended,
+        0 => 0,
+        check => match changed(check, delta) {
+            0 => 0xffff,
+            new => new,
         },
     }
+}
+
+/// The checksum in a header after what it covers changed by `delta`.
+#[inline(always)]
+pub(super) fn mended(check: [u8; 2], delta: u64) -> [u8; 2] {
+    changed(u16::from_be_bytes(check), delta).to_be_bytes()
+}
+
+/// That of UDP.
+#[inline(always)]
+pub(super) fn mended_udp(check: [u8; 2], delta: u64) -> [u8; 2] {
+    changed_udp(u16::from_be_bytes(check), delta).to_be_bytes()
 }
 
 /// The sum of a pseudo-header after it changed by `delta`.
@@ -77,14 +89,10 @@ pub(super) fn header(ip: &mut [u8; MIN_LEN], end: End, new: u32, delta: Delta) {
     ip[IP_CHECK..IP_CHECK + 2].copy_from_slice(&check);
 }
 
-/// Writes `new` for the endpoint at `end` of a packet, [given](crate::skb::Skb::parts_mut) in its
-/// parts, of which `tuple` is the tuple.
+/// Writes `new` for the endpoint at `end` of a packet that has a tuple, [given](crate::skb::Skb::parts_mut)
+/// in its parts.
 #[inline(always)]
-pub(super) fn rewrite((head, data): (&mut Head, &mut [u8]), tuple: &Tuple, end: End, new: (u32, u16)) {
-    let old = match end {
-        End::Source => tuple.src(),
-        End::Destination => tuple.dst(),
-    };
+pub(super) fn rewrite((head, data): (&mut Head, &mut [u8]), end: End, new: (u32, u16)) {
     head.hash = 0;
     let (at, number) = (usize::from(head.l4), head.protocol);
     let partial = match head.csum {
@@ -96,17 +104,21 @@ pub(super) fn rewrite((head, data): (&mut Head, &mut [u8]), tuple: &Tuple, end: 
             false
         }
     };
-    let delta = Delta::new(old, new);
     // Nearly all are without options.
     if at == ETH_LEN + MIN_LEN
         && number != protocol::ICMP
         && let Some((both, rest)) = data.split_first_chunk_mut()
     {
         return match end {
-            End::Source => plain::<0>(both, rest, number, partial, new, delta),
-            End::Destination => plain::<1>(both, rest, number, partial, new, delta),
+            End::Source => plain::<0>(both, rest, number, partial, new),
+            End::Destination => plain::<1>(both, rest, number, partial, new),
         };
     }
+    let Some(ip) = data.get_mut(ETH_LEN..).and_then(|ip| ip.first_chunk_mut::<MIN_LEN>()) else { return };
+    let from = 12 + 4 * end as usize;
+    let addr = u32::from_be_bytes([ip[from], ip[from + 1], ip[from + 2], ip[from + 3]]);
+    let l4 = data.get(at..).and_then(|l4| l4.first_chunk());
+    let delta = Delta::new((addr, l4.map_or(0, |l4| port(l4, number, end))), new);
     if let Some(ip) = data.get_mut(ETH_LEN..).and_then(|ip| ip.first_chunk_mut()) {
         header(ip, end, new.0, delta);
     }
@@ -115,8 +127,25 @@ pub(super) fn rewrite((head, data): (&mut Head, &mut [u8]), tuple: &Tuple, end: 
     }
 }
 
+/// The port, or what stands for it, of the endpoint at `end`.
+fn port(l4: &[u8; 8], number: u8, end: End) -> u16 {
+    let ports = match number {
+        protocol::ICMP => {
+            query_ports(l4[0], u16::from_be_bytes([l4[ICMP_ID], l4[ICMP_ID + 1]])).unwrap_or_default()
+        }
+        _ => u32::from_be_bytes([l4[0], l4[1], l4[2], l4[3]]),
+    };
+    match end {
+        End::Source => (ports >> 16) as u16,
+        End::Destination => ports as u16,
+    }
+}
+
 /// Of a packet of TCP or UDP without options: its headers up to the first eight bytes of the L4
 /// header, and the rest. `END` is that of an [`End`].
+///
+/// In the machine's byte order: a sum of words whose bytes are swapped is the sum with its bytes
+/// swapped (RFC 1071 section 2).
 #[inline(always)]
 fn plain<const END: usize>(
     both: &mut [u8; ETH_LEN + MIN_LEN + 8],
@@ -124,27 +153,28 @@ fn plain<const END: usize>(
     number: u8,
     partial: bool,
     (addr, port): (u32, u16),
-    delta: Delta,
 ) {
     const L4: usize = ETH_LEN + MIN_LEN;
-    let [a, b, c, d] = addr.to_be_bytes();
-    let at = ETH_LEN + 12 + 4 * END;
-    (both[at], both[at + 1], both[at + 2], both[at + 3]) = (a, b, c, d);
+    let (addr, port) = (addr.to_be(), port.to_be());
+    let (at, port_at) = (ETH_LEN + 12 + 4 * END, L4 + 2 * END);
+    let old = u32::from_ne_bytes([both[at], both[at + 1], both[at + 2], both[at + 3]]);
+    let old_port = u16::from_ne_bytes([both[port_at], both[port_at + 1]]);
+    [both[at], both[at + 1], both[at + 2], both[at + 3]] = addr.to_ne_bytes();
+    [both[port_at], both[port_at + 1]] = port.to_ne_bytes();
+    let delta = u64::from(!old) + u64::from(addr);
+    let l4_delta = if partial { delta } else { delta + u64::from(!old_port) + u64::from(port) };
     let check = ETH_LEN + IP_CHECK;
-    [both[check], both[check + 1]] = mended([both[check], both[check + 1]], delta.addr);
-    [both[L4 + 2 * END], both[L4 + 2 * END + 1]] = port.to_be_bytes();
+    let new = changed(u16::from_ne_bytes([both[check], both[check + 1]]), delta);
+    [both[check], both[check + 1]] = new.to_ne_bytes();
     if number == protocol::UDP {
-        let at = L4 + UDP_CHECK;
-        let check = [both[at], both[at + 1]];
-        [both[at], both[at + 1]] = match partial {
-            true => summed(check, delta.addr),
-            false => mended_udp(check, delta.addr + delta.port),
-        };
+        let check = L4 + UDP_CHECK;
+        let old = u16::from_ne_bytes([both[check], both[check + 1]]);
+        let new = if partial { fold(u64::from(old) + l4_delta) } else { changed_udp(old, l4_delta) };
+        [both[check], both[check + 1]] = new.to_ne_bytes();
     } else if let Some([a, b]) = rest.get_mut(TCP_CHECK - 8..TCP_CHECK - 6) {
-        [*a, *b] = match partial {
-            true => summed([*a, *b], delta.addr),
-            false => mended([*a, *b], delta.addr + delta.port),
-        };
+        let old = u16::from_ne_bytes([*a, *b]);
+        let new = if partial { fold(u64::from(old) + l4_delta) } else { changed(old, l4_delta) };
+        [*a, *b] = new.to_ne_bytes();
     }
 }
 
@@ -230,6 +260,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::conntrack::Tuple;
     use crate::ip::checksum;
     use crate::ip::testing::context;
 
@@ -305,7 +336,7 @@ mod tests {
                 head.csum = Csum::Partial { start: l4_at as u16, offset: 6 };
             }
             prop_assert_eq!(Tuple::of(&skb), Some(tuple));
-            rewrite(skb.parts_mut(), &tuple, end, new);
+            rewrite(skb.parts_mut(), end, new);
             let after = skb.data().to_vec();
             prop_assert_eq!((skb.head().hash, Tuple::of(&skb)), (0, Some(changed)));
             ctx.free_skb(skb);

@@ -18,7 +18,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use super::adjacency::{Adjacency, Kind};
 use super::ethernet::{EthHeader, ethertype};
 use super::family::{Family, LongestMatch};
-use super::hooks::{HookContext, Passage, Slot};
+use super::hooks::{HookContext, Passage, Slot, set_offsets};
 use super::source::{RpFilter, reverse_path};
 use super::tables::{Routing, Tables};
 use super::{ETH_LEN, MacAddr};
@@ -117,7 +117,12 @@ fn tx_hook(ctx: &mut SoftnetData, tables: &Tables, (slot, dev, now): (Slot, u16,
     if tables.hooks.is_set(slot) {
         let Outcome { tx, slow, .. } = out;
         let mut cx = HookContext::new(ctx, now, tables, &mut slow.made);
-        tx.each(|to, batch| cx.run(Passage::new(slot, Some(dev), Some(to)), batch));
+        // What passed the first slot says where its headers are.
+        let prepared = tables.hooks.is_set(Slot::Prerouting);
+        tx.each(|to, batch| {
+            let passage = Passage::new(slot, Some(dev), Some(to));
+            if prepared { cx.run_prepared(passage, batch) } else { cx.run(passage, batch) }
+        });
     }
 }
 
@@ -162,7 +167,11 @@ fn family_input<F: FastPath>(
     let tables = F::routing(all);
     // First pass: validate. The packets that go on stay in `batch`, in order.
     let mut dst = [F::Bits::default(); BATCH];
-    let (mut n, mut odd) = classify_all::<F>(ingress, batch, &mut dst);
+    let hooked = all.hooks.is_set(Slot::Prerouting);
+    let (mut n, mut odd) = match hooked {
+        true => classify_all::<F, true>(ingress, batch, &mut dst),
+        false => classify_all::<F, false>(ingress, batch, &mut dst),
+    };
     if odd {
         n = sort_out::<F>(ctx, ingress, batch, &mut dst, other, (&mut out.slow, Exception::Unusual));
     }
@@ -170,13 +179,24 @@ fn family_input<F: FastPath>(
     if ingress.rp_filter != RpFilter::Off {
         n = reverse_path(ctx, tables, ingress, batch, &mut dst, F::source);
     }
-    if all.hooks.is_set(Slot::Prerouting) {
+    if hooked {
         let mut cx = HookContext::new(ctx, now, all, &mut out.slow.made);
-        cx.run(Passage::new(Slot::Prerouting, Some(ingress.dev), None), batch);
-        // It may have changed destinations. What the slow path validates step by step passes the slot there, and this has.
+        let passage = Passage::new(Slot::Prerouting, Some(ingress.dev), None);
+        if odd {
+            cx.run(passage, batch)
+        } else {
+            cx.run_prepared(passage, batch)
+        }
+        let may_redirect = cx.is_redirected();
+        debug_assert!(
+            may_redirect || batch.len() != n || all_to::<F>(batch, &dst),
+            "a hook changes a destination, and does not say so"
+        );
+        let redirected = batch.len() != n || may_redirect && !all_to::<F>(batch, &dst);
+        // What the slow path validates step by step passes the slot there, and this has.
         odd = false;
-        if batch.len() != n || !all_to::<F>(batch, &dst) {
-            (n, odd) = classify_all::<F>(ingress, batch, &mut dst);
+        if redirected {
+            (n, odd) = classify_all::<F, true>(ingress, batch, &mut dst);
         }
         if odd {
             n = sort_out::<F>(ctx, ingress, batch, &mut dst, other, (&mut out.slow, Exception::NextHop));
@@ -247,16 +267,25 @@ pub(in crate::ip) fn route_step<F: Family>(tables: &Routing<F>, dst: F, hop: &Ad
     }
 }
 
-/// Writes to `dst` where the packets of `batch` go. Returns how many there are, and whether some of
-/// them are not simply forwarded.
+/// Writes to `dst` where the packets of `batch` go, and (`HOOKED`) to the heads of those that are simply
+/// forwarded where their headers are. Returns how many there are, and whether some are not simply forwarded.
 #[inline(always)]
-fn classify_all<F: FastPath>(ingress: &Ingress, batch: &Batch, dst: &mut [F::Bits; BATCH]) -> (usize, bool) {
+fn classify_all<F: FastPath, const HOOKED: bool>(
+    ingress: &Ingress,
+    batch: &mut Batch,
+    dst: &mut [F::Bits; BATCH],
+) -> (usize, bool) {
     let (mut n, mut odd) = (0, false);
-    for (skb, dst) in batch.as_slice().iter().zip(dst) {
+    for (skb, dst) in batch.as_mut_slice().iter_mut().zip(dst) {
         // A packet of several frames looks as if it were cut off here, and is looked at again.
         let frame = skb.data();
         match F::classify(frame, frame.len(), &ingress.mac) {
-            Verdict::Forward(d) => *dst = d,
+            Verdict::Forward(d) => {
+                *dst = d;
+                if HOOKED {
+                    set_offsets(skb);
+                }
+            }
             _ => odd = true,
         }
         n += 1;
@@ -265,7 +294,6 @@ fn classify_all<F: FastPath>(ingress: &Ingress, batch: &Batch, dst: &mut [F::Bit
 }
 
 /// Whether the packets of `batch` go where `dst` says.
-#[inline(always)]
 fn all_to<F: FastPath>(batch: &Batch, dst: &[F::Bits; BATCH]) -> bool {
     batch.as_slice().iter().zip(dst).all(|(skb, dst)| F::destination(skb.data()) == Some(*dst))
 }

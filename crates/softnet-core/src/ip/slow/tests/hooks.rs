@@ -105,6 +105,7 @@ struct Each<A>(A);
 impl<A: Fn(Passage, &mut Skb) -> bool + Send + Sync> Hook for Each<A> {
     fn run(&self, cx: &mut HookContext<'_>, passage: Passage, batch: &mut Batch) {
         let mut some = std::mem::take(batch);
+        cx.redirect();
         for mut skb in some.drain() {
             assert_offsets(&skb);
             match (self.0)(passage, &mut skb) {
