@@ -9,6 +9,7 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, roman};
 
+use crate::help::folded;
 use crate::{Cli, Failure};
 
 /// Write man pages to DIR/man and completions of shells to DIR/completions.
@@ -79,6 +80,9 @@ fn pages(command: &Command, dir: &Path) -> io::Result<()> {
     fs::write(dir.join(man.get_filename()), page)
 }
 
+/// Columns that man's margin leaves of a page of 80.
+const WIDTH: usize = 72;
+
 /// What is below the options in `--help`. Indented lines stay as they are; others are filled.
 /// (clap_mangen would fill all of them.)
 fn after_help(page: &mut Roff, help: &str) {
@@ -106,7 +110,7 @@ fn after_help(page: &mut Roff, help: &str) {
                 page.control("nf", []);
                 kept = true;
             }
-            for line in if kept { folded(line) } else { vec![line.to_string()] } {
+            for line in if kept { folded(line, WIDTH) } else { vec![line.to_string()] } {
                 page.text([roman(line)]);
             }
         }
@@ -116,49 +120,10 @@ fn after_help(page: &mut Roff, help: &str) {
     }
 }
 
-/// A line that is kept as it is, in two or more if it is too wide for a page of 80 columns. The
-/// others begin below what stands beside the first words, as in a table.
-fn folded(line: &str) -> Vec<String> {
-    /// What man's margin leaves.
-    const WIDTH: usize = 72;
-    let wide = |text: &str| text.chars().count() > WIDTH;
-    let start = line.len() - line.trim_start().len();
-    let column = line[start..].rfind("  ").map(|at| line[..start + at + 2].chars().count());
-    let indent = " ".repeat(column.filter(|column| *column < WIDTH / 2).unwrap_or(start + 4));
-    let mut lines = vec![line[..start].to_string()];
-    for (at, word) in line[start..].split(' ').enumerate() {
-        let last = lines.last_mut().expect("there is one");
-        let longer = format!("{last}{}{word}", if at == 0 { "" } else { " " });
-        if wide(&longer) && !last.trim().is_empty() && !word.is_empty() {
-            lines.push(format!("{indent}{word}"));
-        } else {
-            *last = longer;
-        }
-    }
-    lines
-}
-
 fn see_also(page: &mut Roff, command: &Command) {
     let name = command.get_display_name().unwrap_or(command.get_name());
     if let Some((parent, _)) = name.rsplit_once('-') {
         let page_of: [Inline; 2] = [bold(parent), roman("(1)")];
         page.control("SH", ["SEE ALSO"]).text(page_of);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn wide_lines_are_folded_below_their_second_column() {
-        assert_eq!(folded("  softnet demo   ten seconds"), ["  softnet demo   ten seconds"]);
-        let line = "  softnet demo --json   what the server's thread used, and which thread polled for it";
-        let expected =
-            ["  softnet demo --json   what the server's thread used, and which thread", "polled for it"];
-        assert_eq!(folded(line), [expected[0].to_string(), " ".repeat(24) + expected[1]]);
-        let line = format!("  {}", ["word"; 20].join(" "));
-        let expected = [format!("  {}", ["word"; 14].join(" ")), format!("      {}", ["word"; 6].join(" "))];
-        assert_eq!(folded(&line), expected);
     }
 }

@@ -11,6 +11,7 @@ mod connected;
 mod demo;
 mod filter;
 mod generate;
+mod help;
 mod instance;
 mod link;
 mod live;
@@ -31,7 +32,7 @@ mod words;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// A user-space network stack for Linux: polls when busy, sleeps when idle.
 #[derive(Parser)]
@@ -117,7 +118,9 @@ impl Failure {
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let matches = help::paged(Cli::command()).get_matches();
+    let command = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command;
+    let result = match command {
         Command::Run(args) => run::run(&args),
         Command::Show(args) => show::show(&args),
         Command::Top(args) => top::top(&args),

@@ -29,8 +29,10 @@ pub(crate) struct RouteArgs {
 const USAGE: &str = "softnet route show
        softnet route get ADDR
        softnet route add|replace PREFIX [via ADDR] [dev DEV] [metric N]
-       softnet route add|replace PREFIX [metric N] nexthop [via ADDR] [dev DEV] [weight N] nexthop …
-       softnet route add|replace blackhole|unreachable|prohibit PREFIX [metric N]
+       softnet route add|replace PREFIX [metric N] nexthop [via ADDR] [dev DEV]
+                     [weight N] nexthop …
+       softnet route add|replace blackhole|unreachable|prohibit PREFIX
+                     [metric N]
        softnet route del [TYPE] PREFIX [via ADDR] [dev DEV] [metric N]
        softnet route flush [to PREFIX] [dev DEV]";
 

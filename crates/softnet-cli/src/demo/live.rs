@@ -64,18 +64,20 @@ impl Live {
         });
         let retries: u64 = flows.all().iter().map(|flow| flow.retries.load(Relaxed)).sum();
         let errors: usize = flows.all().iter().map(|flow| flow.errors().len()).sum();
-        let awake: Vec<String> = router.workers.iter().map(|w| format!("{} {}", w.name, w.state)).collect();
-        format!(
-            "{:>5.1} s  ping {}  udp {}  tcp {}  kv {}  own {}  retries {retries}  errors {errors}  dropped {}  {}\n",
+        let mut text = format!(
+            "{:>5.1} s  ping {}  udp {}  tcp {}  kv {}  own {}\n",
             at.as_secs_f64(),
             rate(ping.0),
             rate(udp.0),
-            bit_rate(tcp.1),
+            bits(tcp.1),
             rate(kv.0),
-            bit_rate(own.1),
-            router.stats.dropped,
-            awake.join("  ")
-        )
+            bits(own.1),
+        );
+        let dropped = router.stats.dropped;
+        if retries > 0 || errors > 0 || dropped > self.before.router.stats.dropped {
+            text += &format!("         retries {retries}  errors {errors}  dropped {dropped}\n");
+        }
+        text
     }
 
     fn table(&self, flows: &Flows, router: &Router, at: Duration) -> String {
@@ -100,11 +102,16 @@ impl Live {
     }
 }
 
+/// A bit rate in few columns: `1.32 Gb/s`.
+fn bits(bytes_per_second: f64) -> String {
+    bit_rate(bytes_per_second).replace("bit/s", "b/s")
+}
+
 /// Headers of [`flow_cells`].
 pub(super) fn flow_headers() -> Vec<(String, Align)> {
     let mut headers = vec![("flow".to_owned(), Align::Left)];
     headers.extend(
-        ["rate", "throughput", "payloads", "bytes", "p50", "p99", "retries", "errors"]
+        ["rate", "goodput", "payloads", "bytes", "p50", "p99", "retry", "errors"]
             .map(|title| (title.into(), Align::Right)),
     );
     headers
@@ -119,7 +126,7 @@ pub(super) fn flow_cells(flow: &Flow, payloads: f64, throughput: f64) -> Vec<Str
     vec![
         flow.name.into(),
         rate,
-        bit_rate(throughput),
+        bits(throughput),
         grouped(flow.payloads.load(Relaxed)),
         bytes(flow.bytes.load(Relaxed)),
         latency(0.5),
@@ -133,7 +140,7 @@ pub(super) fn flow_cells(flow: &Flow, payloads: f64, throughput: f64) -> Vec<Str
 pub(super) fn router_lines(router: &Router, before: Option<(&Router, f64)>) -> String {
     let stats = &router.stats;
     let mut text = format!(
-        "softnet   received {}, transmitted {}, delivered {}, dropped {}\n",
+        "softnet   received {}, transmitted {},\n          delivered {}, dropped {}\n",
         grouped(stats.received),
         grouped(stats.transmitted),
         grouped(stats.delivered),
@@ -157,7 +164,7 @@ pub(super) fn router_lines(router: &Router, before: Option<(&Router, f64)>) -> S
     text += &kv_line(&router.kv, before.map(|(then, seconds)| (&then.kv, seconds)));
     for drop in &router.drops {
         text += &format!(
-            "dropped   {} from {}: {} ({})\n",
+            "dropped   {} from {}: {}\n          ({})\n",
             grouped(drop.packets),
             drop.dev,
             drop.reason,

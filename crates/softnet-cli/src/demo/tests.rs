@@ -201,3 +201,24 @@ fn a_router_that_does_not_forward_is_found_out() {
     }
     assert!(summary.text().ends_with("NOT every payload arrived intact.\n"), "{}", summary.text());
 }
+
+#[test]
+fn what_is_shown_fits_eighty_columns() {
+    let flow = flow::Flow::new("ping6");
+    flow.payloads.store(9_876_543, Relaxed);
+    flow.bytes.store(1023 << 20, Relaxed);
+    flow.retries.store(65_432, Relaxed);
+    flow.latency.record(Duration::from_millis(123));
+    let cells = live::flow_cells(&flow, 12_345.0, 1.2e9);
+    let table = crate::text::table(&live::flow_headers(), &[cells]);
+    let mut router = Router::default();
+    (router.stats.received, router.stats.transmitted) = (123_456_789, 123_456_789);
+    (router.stats.delivered, router.stats.dropped) = (12_345_678, 1234);
+    router.drops = serde_json::from_value(json!([{
+        "dev": "to-client", "reason": "socket_close", "packets": 1234,
+        "help": "its socket was closed before the packet was read"
+    }]))
+    .unwrap();
+    let text = table + &live::router_lines(&router, None);
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+}

@@ -51,7 +51,7 @@ enum Command {
         words: Vec<String>,
     },
     /// Set a discipline, or change the parameters of what is there
-    #[command(override_usage = "softnet qdisc [OPTIONS] replace dev DEV [root | parent :N] KIND [PARAMETERS]", after_help = MORE)]
+    #[command(override_usage = "softnet qdisc [OPTIONS] replace dev DEV [root | parent :N] KIND\n                     [PARAMETERS]", after_help = MORE)]
     Replace {
         #[arg(hide = true)]
         words: Vec<String>,

@@ -163,9 +163,10 @@ impl Interval {
         };
         let threads = cells_table(self.threads.iter().map(thread).collect());
         let napis = cells_table(self.napi.iter().map(Instance::cells).collect());
+        let times = cells_table(self.napi.iter().map(Instance::times).collect());
         let why = |n: &Instance| vec![left("name", &n.row.name), left("why", &n.row.why)];
         let why = cells_table(self.napi.iter().map(why).collect());
-        format!("{}\n{}\n\n{threads}\n{napis}\n{why}", self.title(), self.summary())
+        format!("{}\n{}\n\n{threads}\n{napis}\n{times}\n{why}", self.title(), self.summary())
     }
 
     /// Which instance, and for how long.
@@ -192,20 +193,25 @@ impl Interval {
 }
 
 impl Instance {
-    /// Its cells as text: all figures.
+    /// Its cells as text: what it brought.
     fn cells(&self) -> Vec<Cell> {
         let r = &self.interval;
-        let mut cells = vec![
+        vec![
             left("name", &self.row.name),
             left("context", self.row.context.name()),
             right("packets", rate(r.packets_per_s)),
             right("polls", rate(r.polls_per_s)),
             right("empty", percent(r.empty)),
-            right("per poll", a_poll(r.packets_per_poll)),
-            right("doorbells", rate(r.doorbells_per_s)),
+            right("/poll", a_poll(r.packets_per_poll)),
+            right("bells", rate(r.doorbells_per_s)),
             right("suspends", rate(r.suspensions_per_s)),
-        ];
-        let share = |at: usize| percent(r.shares.map(|shares| shares[at]));
+        ]
+    }
+
+    /// Where its time went, as text.
+    fn times(&self) -> Vec<Cell> {
+        let share = |at: usize| percent(self.interval.shares.map(|shares| shares[at]));
+        let mut cells = vec![left("name", &self.row.name)];
         cells.extend(PHASES.into_iter().enumerate().map(|(at, title)| right(title, share(at))));
         cells
     }

@@ -122,6 +122,21 @@ fn a_table_of_eighty_columns_shows_what_is_awake() {
     assert!(lines.last().unwrap().starts_with("q quit  p pause  s sort (by queue)"), "{text}");
 }
 
+/// What a pipe gets fits a page, but for why: that is a sentence.
+#[test]
+fn text_fits_eighty_columns() {
+    let mut interval = interval();
+    for instance in &mut interval.napi {
+        (instance.row.name, instance.row.why) = ("to-client-0".into(), "awake".into());
+        let rates = &mut instance.interval;
+        (rates.packets_per_s, rates.polls_per_s) = (11.2e6, 999e3);
+        (rates.doorbells_per_s, rates.suspensions_per_s) = (12.3e3, 45.6e3);
+    }
+    let text = interval.text();
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    assert!(text.contains("IRQ  DEFER  SUSP  POLL  APP\n"), "{text}");
+}
+
 #[test]
 fn choice_sort_pause_and_help_are_shown() {
     let interval = interval();

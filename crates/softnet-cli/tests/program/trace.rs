@@ -1,7 +1,7 @@
 //! `softnet trace` on an instance that forwards and translates over veth pairs.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -10,12 +10,17 @@ use super::process::{World, host, until};
 
 const EXE: &str = env!("CARGO_BIN_EXE_softnet");
 
-/// Runs `trace` with these arguments, and sends datagrams with `ttl` to `to` until it ends.
-fn trace(world: &World, args: &[&str], ttl: u32, to: SocketAddr) -> Output {
+/// Starts `trace` with these arguments.
+fn start(world: &World, args: &[&str]) -> Child {
     let socket = world.socket();
     let mut command = Command::new(EXE);
     command.args(["trace", "--name", socket.to_str().unwrap()]).args(args);
-    let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Runs `trace` with these arguments, and sends datagrams with `ttl` to `to` until it ends.
+fn trace(world: &World, args: &[&str], ttl: u32, to: SocketAddr) -> Output {
+    let mut process = start(world, args);
     let client = world.hosts[0].run(|| UdpSocket::bind((host(0), 0)).unwrap()).unwrap();
     client.set_ttl(ttl).unwrap();
     until("the trace ends", || {
@@ -131,5 +136,37 @@ fn what_stages_did_is_told_packet_by_packet() {
         let output = output.unwrap();
         assert_eq!(output.status.code(), Some(code), "{output:?}");
         assert!(text(&output.stderr).contains(expected), "{output:?}");
+    }
+}
+
+/// Traces at the same time: each shows its own packets, and those whole.
+#[test]
+fn traces_at_once_show_their_own_packets() {
+    let Some(world) = World::new() else { return };
+    let config = world.config("r.toml", "");
+    let _process = world.running(&config);
+    let to = [21, 22].map(|port| SocketAddr::from((host(1), port)));
+    // The neighbour is known then.
+    trace(&world, &["s0", "-n", "1", "dst port 21"], 64, to[0]);
+    let args = ["dst port 21", "dst port 22"].map(|filter| ["s0", "-n", "3", "--json", filter]);
+    let mut traces = args.map(|args| start(&world, &args));
+    let client = world.hosts[0].run(|| UdpSocket::bind((host(0), 0)).unwrap()).unwrap();
+    until("both end", || {
+        to.iter().for_each(|to| _ = client.send_to(b"hello", to));
+        traces.iter_mut().all(|trace| trace.try_wait().unwrap().is_some())
+    });
+    for (trace, port) in traces.into_iter().zip([21, 22]) {
+        let found = packets(&trace.wait_with_output().unwrap());
+        assert_eq!(found.len(), 3);
+        for packet in &found {
+            assert!(
+                packet["packet"].as_str().unwrap().contains(&format!(" > 10.1.0.2.{port}: ")),
+                "{packet}"
+            );
+            assert_eq!(
+                (&packet["end"], stages(packet)),
+                (&"sent".into(), vec!["rx", "route", "queue", "tx"])
+            );
+        }
     }
 }

@@ -17,13 +17,13 @@ impl Flags {
     pub const GSO_FIXED_ID: u16 = 1 << 4;
     /// A capture has seen it leave, see [`tap`](crate::tap).
     pub const TAPPED: u16 = 1 << 5;
-    /// A trace follows it, see [`trace`](crate::tap::trace).
-    pub const TRACED: u16 = 1 << 6;
     /// Its destination is not the one that it came to.
     pub const TRANSLATED: u16 = 1 << 8;
     /// A hook made it a packet of the other family, and has looked at its source as `rp_filter`
     /// says.
     pub const CROSSED: u16 = 1 << 9;
+    /// Traces follow it, see [`trace`](crate::tap::trace): a bit for each that there may be.
+    pub const TRACED: u16 = 0xf << 10;
 }
 
 /// What is known of the L4 checksum (the kernel's `ip_summed`).
@@ -139,7 +139,7 @@ pub struct Head {
 impl Head {
     /// The packet becomes one that is made here, in the same buffer, such as the answer to itself:
     /// forgets what was received, but for the way back. That is the device and the queue, and where
-    /// the L3 header is. A trace goes on.
+    /// the L3 header is. Traces go on.
     #[inline]
     pub fn turn_around(&mut self) {
         let Head { dev, queue, l3, frag_count, frag_len, flags, .. } = *self;

@@ -127,6 +127,8 @@ fn kept(lens: u64) -> usize {
 
 struct Capture {
     id: u64,
+    /// A trace: its bit of [`Flags::TRACED`]; else 0.
+    mark: u16,
     wanted: Arc<Wanted>,
     /// Those that the reader has not taken yet.
     readers: Vec<RingReader>,
@@ -141,6 +143,8 @@ pub struct Taps {
     clock: AtomicU64,
     /// Packets that a thread could not look at, since captures were being changed.
     missed: AtomicU64,
+    /// The time of the last step of a trace, see [`trace`].
+    told: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -151,14 +155,38 @@ struct State {
     readers: usize,
     /// Changes so far.
     changes: u64,
+    /// The mark of the last trace.
+    mark: u16,
     closed: bool,
 }
+
+impl State {
+    /// A mark for a trace. That of a trace that ended may still be on packets that wait somewhere: so
+    /// the marks take turns.
+    fn take_mark(&mut self) -> u16 {
+        let mut mark = self.mark;
+        for _ in 0..MAX_CAPTURES {
+            mark = (mark << 1) & Flags::TRACED;
+            if mark == 0 {
+                mark = Flags::TRACED & Flags::TRACED.wrapping_neg();
+            }
+            if self.captures.iter().all(|capture| capture.mark != mark) {
+                break;
+            }
+        }
+        self.mark = mark;
+        mark
+    }
+}
+
+// Then a trace finds a free mark.
+const _: () = assert!(MAX_CAPTURES <= Flags::TRACED.count_ones() as usize);
 
 /// Why no capture was started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TapError {
     /// There are enough.
-    #[error("{MAX_CAPTURES} captures are running already, and there may be no more")]
+    #[error("{MAX_CAPTURES} captures and traces are running already, and there may be no more")]
     TooMany,
     /// The stack is stopping.
     #[error("the instance is stopping")]
@@ -190,7 +218,8 @@ impl Taps {
         }
         state.readers += 1;
         let id = state.changes + 1;
-        state.captures.push(Capture { id, wanted: Arc::new(wanted), readers: Vec::new() });
+        let mark = if wanted.trace.is_some() { state.take_mark() } else { 0 };
+        state.captures.push(Capture { id, mark, wanted: Arc::new(wanted), readers: Vec::new() });
         self.changed(&mut state);
         drop(state);
         let missed = self.missed.load(Ordering::Relaxed);
@@ -319,16 +348,26 @@ pub(crate) struct Tap {
     taps: Arc<Taps>,
     /// [`Taps::on`] when `captures` was filled.
     joined: u64,
-    captures: Vec<(u64, Arc<Wanted>, RingWriter)>,
-    /// One of them is a trace.
-    traces: bool,
+    captures: Vec<Joined>,
+    /// The marks of those that are traces.
+    traces: u16,
     /// When it last received or sent.
     now: u64,
+    /// The time of the last step that it told.
+    told: u64,
+}
+
+/// A capture that a thread writes to.
+struct Joined {
+    id: u64,
+    mark: u16,
+    wanted: Arc<Wanted>,
+    ring: RingWriter,
 }
 
 impl Tap {
     pub(crate) fn new(taps: Arc<Taps>) -> Self {
-        Tap { taps, joined: 0, captures: Vec::new(), traces: false, now: 0 }
+        Tap { taps, joined: 0, captures: Vec::new(), traces: 0, now: 0, told: 0 }
     }
 
     #[inline(always)]
@@ -357,15 +396,15 @@ impl Tap {
             Err(TryLockError::WouldBlock) => return false,
         };
         self.joined = if state.captures.is_empty() { 0 } else { state.changes };
-        self.captures.retain(|(id, ..)| state.captures.iter().any(|capture| capture.id == *id));
-        for capture in &mut state.captures {
-            if !self.captures.iter().any(|(id, ..)| *id == capture.id) {
+        self.captures.retain(|one| state.captures.iter().any(|capture| capture.id == one.id));
+        for &mut Capture { id, mark, ref wanted, ref mut readers } in &mut state.captures {
+            if !self.captures.iter().any(|one| one.id == id) {
                 let (writer, reader) = ring(RING);
-                capture.readers.push(reader);
-                self.captures.push((capture.id, capture.wanted.clone(), writer));
+                readers.push(reader);
+                self.captures.push(Joined { id, mark, wanted: wanted.clone(), ring: writer });
             }
         }
-        self.traces = self.captures.iter().any(|(_, wanted, _)| wanted.trace.is_some());
+        self.traces = self.captures.iter().fold(0, |marks, one| marks | one.mark);
         self.joined != 0
     }
 
@@ -382,7 +421,7 @@ impl Tap {
     #[inline(never)]
     pub(crate) fn came_in(&mut self, now: u64, dev: u16, queue: u16, batch: &mut Batch) {
         self.all(Seen::In, now, dev, queue, batch);
-        if self.traces {
+        if self.traces != 0 {
             batch.as_mut_slice().iter_mut().for_each(|skb| self.begin(skb, dev, queue));
         }
     }
@@ -447,7 +486,7 @@ impl Tap {
 
     fn see(&mut self, skb: &Skb, (seen, reason): (Seen, u8), dev: u16, queue: u16) {
         let (frame, tag) = (skb.data(), vlan::get(skb.head()));
-        for (_, wanted, ring) in &mut self.captures {
+        for Joined { wanted, ring, .. } in &mut self.captures {
             if wanted.trace.is_some()
                 || !wanted.seen.get(seen as usize).is_some_and(|seen| *seen)
                 || !wanted.concerns(dev, queue)

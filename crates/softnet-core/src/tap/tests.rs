@@ -313,3 +313,84 @@ fn a_trace_follows_the_first_packets() {
     let whole = records(&bytes).iter().all(|record| record.seen == Seen::In && record.data.len() > 40);
     assert!(whole && records(&bytes).len() == 4);
 }
+
+/// The steps of a trace, and when they were.
+fn steps(bytes: &[u8]) -> Vec<(Step, u64)> {
+    let step = |record: &Record<'_>| (trace::Traced::read(record).unwrap().step, record.time);
+    records(bytes).iter().map(step).collect()
+}
+
+/// Each of several traces is told of its own packets, and one that two want is told to both.
+#[test]
+fn traces_at_once_have_their_own_packets() {
+    let taps = Arc::new(Taps::default());
+    let mut ctx = context(&taps);
+    let start = |filter: &str, packets| {
+        let (filter, budget) = (Filter::parse(filter).unwrap(), Arc::new(Budget::new(packets)));
+        taps.start(Wanted { filter, trace: Some(budget), snaplen: 64, ..ALL })
+    };
+    let mut traces = [("udp port 1", 5), ("udp port 2", 5), ("udp", 1)].map(|(f, n)| start(f, n).unwrap());
+    let _capture = taps.start(ALL).unwrap();
+    assert_eq!(start("", 1).map(drop), Err(TapError::TooMany));
+    let mut packets = batch(&mut ctx, &[&udp(1), &udp(2), &udp(3), &udp(2)]);
+    ctx.tap_in(10, 3, 4, &mut packets);
+    // One that comes to another device has its marks, and gets no second one.
+    ctx.tap_in(11, 5, 4, &mut packets);
+    ctx.tap_out(12, 5, 1, &mut packets);
+    packets.drain().for_each(|skb| ctx.deliver(skb));
+    let ports = |bytes: &[u8]| -> Vec<(bool, u8)> {
+        let traced =
+            records(bytes).iter().map(|record| trace::Traced::read(record).unwrap()).collect::<Vec<_>>();
+        let shown = traced.iter().filter(|traced| !traced.bytes.is_empty());
+        shown.map(|traced| (traced.step == Step::Received, traced.bytes[37])).collect()
+    };
+    let all = traces.each_mut().map(read);
+    assert_eq!(ports(&all[0]), [(true, 1), (false, 1)]);
+    assert_eq!(ports(&all[1]), [(true, 2), (true, 2), (false, 2), (false, 2)]);
+    assert_eq!(ports(&all[2]), [(true, 1), (false, 1)]);
+    let of_one = [Step::Received, Step::Handed, Step::Sent, Step::Delivered];
+    for bytes in [&all[0], &all[2]] {
+        assert_eq!(steps(bytes).iter().map(|(step, _)| *step).collect::<Vec<_>>(), of_one);
+    }
+    assert_eq!(steps(&all[1]).len(), 2 * of_one.len());
+
+    // The next trace has another mark: it is not told what becomes of packets of one that ended.
+    let mut packets = batch(&mut ctx, &[&udp(2)]);
+    ctx.tap_in(13, 3, 4, &mut packets);
+    let [first, second, third] = traces;
+    drop((first, second));
+    let mut later = start("udp port 9", 1).unwrap();
+    ctx.tap_out(14, 5, 1, &mut packets);
+    packets.drain().for_each(|skb| ctx.deliver(skb));
+    assert!(read(&mut later).is_empty());
+    drop(third);
+}
+
+/// A packet that a thread hands to another one, whose batch is older: its steps are in order.
+#[test]
+fn steps_of_two_threads_are_in_order() {
+    let taps = Arc::new(Taps::default());
+    // The first to join has the first ring.
+    for swapped in [false, true] {
+        let (mut from, mut to) = (context(&taps), context(&taps));
+        let budget = Some(Arc::new(Budget::new(2)));
+        let mut reader = taps.start(Wanted { trace: budget, ..ALL }).unwrap();
+        if swapped {
+            to.tap_in(1, 0, 0, &mut Batch::new());
+        }
+        let base = 100 * u64::from(swapped);
+        let mut packets = batch(&mut from, &[&udp(1), &udp(2)]);
+        from.tap_in(base + 10, 3, 0, &mut packets);
+        from.trace_all(base + 10, &packets, (5, 0), Step::Queued);
+        to.tap_out(base + 7, 5, 0, &mut packets);
+        packets.drain().for_each(|skb| from.free(skb, DropReason::FullRing));
+        let bytes = read(&mut reader);
+        let (times, full) = (steps(&bytes), Step::Dropped(DropReason::FullRing as u8));
+        let expected = [(Step::Received, 10), (Step::Queued, 10), (Step::Sent, 11)];
+        for (at, (step, time)) in expected.into_iter().enumerate() {
+            assert_eq!(times[2 * at..2 * at + 2], [(step, base + time); 2]);
+        }
+        // The reader has told the clock's time.
+        assert!(matches!(times[6..], [(a, t), (b, u)] if a == full && b == full && t == u && t > base + 11));
+    }
+}

@@ -1,11 +1,15 @@
 //! Traces: what each stage decided of a packet (VPP's `trace`), as records of a capture that
 //! [wants](super::Wanted::trace) them.
 //!
-//! The first packets that come in and match are marked; whatever stage meets a marked one while
-//! anything is captured says what it does with it, in one record. A reader puts the records of one
-//! packet together by its [number](Traced::packet), which is that of its head: from one
-//! [`Received`](Step::Received) to the next. Copies and segments have heads of their own, and are not
-//! followed.
+//! The first packets that come in and match are marked, with the bit of the trace that wants them;
+//! whatever stage meets a marked one while anything is captured says to its traces what it does with
+//! it, in one record. A reader puts the records of one packet together by its
+//! [number](Traced::packet), which is that of its head: from one [`Received`](Step::Received) to the
+//! next. Copies and segments have heads of their own, and are not followed.
+//!
+//! A packet may go on in another thread, whose batch began earlier than the one that it came in. So a
+//! thread's step is later than all that other threads have told, by a nanosecond if need be: sorted by
+//! time, what was done with a packet is in order.
 //!
 //! Invariant: while nothing is captured a stage costs the load and the branch of a capture for each
 //! batch, and no more than so many packets as were asked for are ever marked.
@@ -281,50 +285,72 @@ pub(crate) fn is_traced(skb: &Skb) -> bool {
 }
 
 impl Tap {
-    /// A packet came in by `queue` of `dev`: marks it, if a trace wants it.
+    /// A packet came in by `queue` of `dev`: marks it for each trace that wants it.
     pub(super) fn begin(&mut self, skb: &mut Skb, dev: u16, queue: u16) {
         let tag = crate::vlan::get(skb.head()).map(|(_, tci)| tci);
-        if is_traced(skb) {
-            return self.tell(skb, dev, queue, Step::Handed);
+        let before = skb.head().flags & Flags::TRACED;
+        if before != 0 {
+            self.tell(skb, before, (dev, queue), Step::Handed);
         }
-        let wants = self.captures.iter().any(|(_, wanted, _)| {
-            wanted.trace.as_ref().is_some_and(|budget| {
-                wanted.concerns(dev, queue)
-                    && wanted.filter.matches(skb.data(), skb.len(), tag)
+        let wants = |one: &&super::Joined| {
+            one.wanted.trace.as_ref().is_some_and(|budget| {
+                before & one.mark == 0
+                    && one.wanted.concerns(dev, queue)
+                    && one.wanted.filter.matches(skb.data(), skb.len(), tag)
                     && budget.take()
             })
-        });
-        if wants {
-            skb.head_mut().flags |= Flags::TRACED;
-            self.tell(skb, dev, queue, Step::Received);
+        };
+        let new = self.captures.iter().filter(wants).fold(0, |marks, one| marks | one.mark);
+        if new != 0 {
+            skb.head_mut().flags |= new;
+            self.tell(skb, new, (dev, queue), Step::Received);
         }
     }
 
-    /// Writes a step of a packet that is marked.
-    pub(super) fn tell(&mut self, skb: &Skb, dev: u16, queue: u16, step: Step) {
+    /// When a step is, of a packet that the thread has from anywhere: later than all that another
+    /// thread has told.
+    fn time_of_step(&mut self) -> u64 {
+        let Tap { taps, now, told, .. } = self;
+        let time = |last: u64| if last == *told { last.max(*now) } else { (last + 1).max(*now) };
+        // Relaxed: what brought the packet here brought the time of its last step, or a later one.
+        let mut last = taps.told.load(Ordering::Relaxed);
+        while let Err(later) =
+            taps.told.compare_exchange_weak(last, time(last), Ordering::Relaxed, Ordering::Relaxed)
+        {
+            last = later;
+        }
+        *told = time(last);
+        *told
+    }
+
+    /// Writes a step of a packet to the traces with these marks.
+    fn tell(&mut self, skb: &Skb, marks: u16, (dev, queue): (u16, u16), step: Step) {
+        let time = self.time_of_step();
         let Writer { bytes, len } = step.write();
         let number = number(skb).to_le_bytes();
         let shown = matches!(step, Step::Received | Step::Sent);
-        for (_, wanted, ring) in &mut self.captures {
-            if wanted.trace.is_none() {
-                continue;
-            }
+        for super::Joined { wanted, ring, .. } in self.captures.iter_mut().filter(|one| one.mark & marks != 0)
+        {
             let kept = if shown { skb.len().min(wanted.snaplen).min(super::MAX_SNAPLEN) } else { 0 };
             let place = u64::from(dev) | u64::from(queue) << 16 | (Seen::Step as u64) << 32;
             let size = [len as u8];
             let pieces = [&number[..], &size, &bytes[..len]].into_iter().chain(skb.pieces(0, kept));
             let total = number.len() + 1 + len + kept;
-            ring.push([total as u64 | (skb.len() as u64) << 32, self.now, place], total, pieces);
+            ring.push([total as u64 | (skb.len() as u64) << 32, time, place], total, pieces);
         }
     }
 
     /// The step of a packet, at `now`; of one that is not followed, nothing.
     #[cold]
     #[inline(never)]
-    pub(crate) fn step(&mut self, now: u64, skb: &Skb, (dev, queue): (u16, u16), step: Step) {
-        if is_traced(skb) && self.joined(1) && self.traces {
+    pub(crate) fn step(&mut self, now: u64, skb: &Skb, at: (u16, u16), step: Step) {
+        if is_traced(skb) && self.joined(1) {
             self.now = self.now.max(now);
-            self.tell(skb, dev, queue, step);
+            // A mark may be of a trace that has ended.
+            match skb.head().flags & self.traces {
+                0 => {}
+                marks => self.tell(skb, marks, at, step),
+            }
         }
     }
 }

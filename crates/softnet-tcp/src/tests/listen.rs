@@ -1,5 +1,6 @@
 //! Listeners: both queues, cookies, data that is waited for.
 
+use crate::config::CongestionControl;
 use crate::conn::ConnOptions;
 use crate::counters::Counters;
 use crate::isn::Tuple;
@@ -150,6 +151,40 @@ fn a_cookie_makes_a_connection_with_what_it_can_carry() {
     assert_eq!((accepted.window_scale, accepted.sack, accepted.ts_recent), (Some(9), true, Some(7)));
     assert_eq!(accepted.window, 100 << 9);
     assert_eq!(server.counters.syncookies_recv, 2);
+}
+
+/// DCTCP agrees to ECN by a cookie, too, marked SYN or not, whatever `tcp_ecn` says, if timestamps can carry
+/// that; and what comes back says so only if it was agreed to.
+#[test]
+fn a_cookie_carries_the_ecn_that_dctcp_lives_by() {
+    for (control, tcp_ecn, marked, agrees) in [
+        (CongestionControl::Dctcp, 0, false, true),
+        (CongestionControl::Dctcp, 0, true, true),
+        (CongestionControl::Reno, 0, false, false),
+        (CongestionControl::Reno, 1, false, true),
+        (CongestionControl::Reno, 1, true, false),
+    ] {
+        let mut server = Server::new(5, |cfg| {
+            (cfg.tcp_syncookies, cfg.tcp_ecn, cfg.tcp_congestion_control) = (2, tcp_ecn, control);
+        });
+        for timestamps in [None, Some(Timestamps { val: 3, ecr: 0 })] {
+            let syn = syn(Options { timestamps, ..Options::default() });
+            let syn = Segment { flags: Flags::SYN | Flags::ECE | Flags::CWR, ce: marked, ..syn };
+            let Verdict::Answer(emit) = server.give(1, &syn) else { panic!() };
+            let agrees = agrees && timestamps.is_some();
+            assert_eq!(emit.flags.any(Flags::ECE), agrees, "{control:?} {tcp_ecn} {marked}");
+            let Verdict::Accept(accepted) = server.give(1, &ack(&emit)) else { panic!() };
+            assert_eq!(accepted.ecn, agrees, "{control:?} {tcp_ecn} {marked}");
+            server.listener.accepted();
+        }
+        // It did not ask.
+        let timestamps = Some(Timestamps { val: 3, ecr: 0 });
+        let Verdict::Answer(emit) = server.give(2, &syn(Options { timestamps, ..Options::default() })) else {
+            panic!()
+        };
+        let Verdict::Accept(accepted) = server.give(2, &ack(&emit)) else { panic!() };
+        assert!(!emit.flags.any(Flags::ECE) && !accepted.ecn);
+    }
 }
 
 #[test]

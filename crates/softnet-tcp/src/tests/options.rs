@@ -114,6 +114,34 @@ fn dctcp_agrees_to_ecn() {
     }
 }
 
+/// Its SYNs may be marked on their way, and ask all the same (RFC 8257 section 3.1); to others a mark on a SYN
+/// is no answer that ECN works (RFC 3168 section 6.1.1).
+#[test]
+fn a_marked_syn_asks_dctcp_for_ecn_and_no_other() {
+    for (control, tcp_ecn, answer) in [
+        (CongestionControl::Dctcp, 0, "SE."),
+        (CongestionControl::Dctcp, 1, "SE."),
+        (CongestionControl::Reno, 1, "S."),
+    ] {
+        let mut talk = Talk::listen(|cfg| (cfg.tcp_ecn, cfg.tcp_congestion_control) = (tcp_ecn, control));
+        talk.run(&format!(
+            "< SEW 0:0(0) win 32792 ce <mss 1000,sackOK,nop,nop,nop,wscale 7>
+             > {answer} 0:0(0) ack 1
+             +10 < . 1:1(0) ack 1 win 257"
+        ));
+        // The mark was the SYN's, and is no mark of data; that of data is echoed while it lasts.
+        let (marked, plain) = if answer == "SE." { ("E.", ".") } else { (".", ".") };
+        talk.run(&format!(
+            "< P. 1:1001(1000) ack 1 win 257
+             > {plain} 1:1(0) ack 1001
+             < P. 1001:2001(1000) ack 1 win 257 ce
+             > {marked} 1:1(0) ack 2001
+             < P. 2001:3001(1000) ack 1 win 257
+             > {plain} 1:1(0) ack 3001"
+        ));
+    }
+}
+
 /// Urgent bytes are bytes of the stream, where they stand in it (`SO_OOBINLINE`), whatever the pointer
 /// says; a retransmission of them, one beyond a hole, and one with a FIN are as any other.
 #[test]

@@ -204,7 +204,9 @@ impl Housekeeper {
             Some((_, to)) => RxHandler::Patch(*to),
             None => RxHandler::Ip(Ingress { dev, mac: info.mac, partial_csum, rp_filter: device.rp_filter }),
         };
-        let iface = live::iface(device, info);
+        // The one that follows from its MAC address is asked for again.
+        lock(&self.shared.devices[usize::from(dev)].duplicates).retain(|own| !device.derives(own, info.mac));
+        let iface = live::iface(device, info, &[]);
         let too_small = device.speaks_ipv6() && info.mtu < 1280;
         let params = DevParams { mtu: info.mtu.into(), tx_queue_len: device.tx_queue_len };
         let timers: Result<Vec<_>, _> = rx.iter().map(|_| NapiTimer::new()).collect();

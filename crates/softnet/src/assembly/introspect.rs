@@ -215,6 +215,7 @@ impl Introspect {
             let rings = live.tx.queues.iter().map(|queue| queue.ring().held.load(Ordering::Relaxed) as u64);
             rings.sum::<u64>() + lock(&live.layout).totals().qlen
         });
+        let duplicates: Vec<String> = lock(&dev.duplicates).iter().map(|own| own.to_string()).collect();
         DevRow {
             index: dev.index,
             name: dev.name.clone(),
@@ -228,8 +229,8 @@ impl Introspect {
             .into(),
             mac: info.map_or_else(|| "-".into(), |i| format_mac(i.mac)),
             mtu: info.map_or(0, |i| i.mtu),
-            addresses: addresses(config, info),
-            duplicates: lock(&dev.duplicates).iter().map(|own| own.to_string()).collect(),
+            addresses: addresses(config, info, &duplicates),
+            duplicates,
             groups: groups::members(&self.shared, dev.index),
             queues: live.as_ref().map_or(0, |live| live.napis.len() as u16),
             rx_packets: totals.rx.packets,
@@ -451,14 +452,14 @@ impl Introspect {
 }
 
 /// The addresses of a device: as configured, and the link-local one once its MAC address is known.
-fn addresses(config: &DeviceConfig, info: Option<&DeviceInfo>) -> Vec<String> {
+fn addresses(config: &DeviceConfig, info: Option<&DeviceInfo>, duplicates: &[String]) -> Vec<String> {
     let mut all: Vec<String> = config.addresses.iter().map(|own| own.to_string()).collect();
     if let Some(info) = info {
         let with_derived = config.addresses6(info.mac).into_iter();
         all.extend(
             with_derived
                 .map(|(addr, net)| format!("{addr}/{}", net.len()))
-                .filter(|text| !all.contains(text))
+                .filter(|text| !all.contains(text) && !duplicates.contains(text))
                 .collect::<Vec<_>>(),
         );
     }

@@ -406,6 +406,11 @@ impl DeviceConfig {
         all
     }
 
+    /// Whether `own` is the link-local address that follows from its MAC address, and not configured.
+    pub(crate) fn derives(&self, own: &InterfaceAddr, mac: [u8; 6]) -> bool {
+        own.addr() == IpAddr::V6(link_local(mac)) && !self.addresses.contains(own)
+    }
+
     /// The subnet-router anycast addresses of its IPv6 networks, which are every router's there (RFC 4291 section 2.6.1).
     pub(crate) fn anycast6(&self) -> impl Iterator<Item = Ipv6Addr> {
         let networks = self.addresses.iter().filter(|own| !is_link_local(own.addr()));

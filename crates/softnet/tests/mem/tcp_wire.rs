@@ -1,18 +1,18 @@
 //! Two stacks with a wire between them, which the test carries frames over, and loses some of.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use softnet::config::{Config, InterfaceAddr, NeighbourConfig};
+use softnet::config::{Config, CongestionControl, InterfaceAddr, NeighbourConfig};
 use softnet::net::{TcpListener, TcpStream};
 use softnet_core::ip::checksum;
 use softnet_core::ip::v4::header::{Ipv4Header, protocol};
 
 use super::frames::{host, host_mac, own, own_mac};
-use super::tcp::{LIMIT, read, write};
+use super::tcp::{LIMIT, byte, read, write};
 use super::world::{Lane, Setup, World, until};
 
 fn addresses(side: usize) -> [IpAddr; 2] {
@@ -30,8 +30,14 @@ struct Pair {
 impl Pair {
     /// Of TCP's segments the wire loses every `lose`th; 0: none.
     fn start(lose: usize) -> Pair {
+        Pair::start_with(lose, |_| {})
+    }
+
+    /// The same; `change` is made of both stacks' configuration.
+    fn start_with(lose: usize, change: fn(&mut Config)) -> Pair {
         let config = |side: usize| {
             move |config: &mut Config| {
+                change(config);
                 config.routes.clear();
                 let [v4, v6] = addresses(side);
                 config.devices[0].addresses =
@@ -133,6 +139,42 @@ fn two_stacks_exchange_bytes_over_a_wire() {
 fn what_the_wire_loses_is_sent_again() {
     let pair = Pair::start(50);
     assert!(talk(&pair, 500_000) > 0);
+    pair.end();
+}
+
+/// What the discipline before the own device drops, a connection is told of: it sends that again, though no
+/// ACK and no timer tells of it, and has slowed down.
+#[test]
+fn what_the_own_queue_drops_is_sent_again_unasked() {
+    const LEN: usize = 14_000;
+    let pair = Pair::start_with(0, |config| {
+        config.tcp.tcp_congestion_control = CongestionControl::Reno;
+        // Nothing but the host itself may tell of what is lost: no time-out and no probe of the tail comes
+        // before the test gives up.
+        (config.tcp.tcp_rto_min_us, config.tcp.tcp_early_retrans) = (120_000_000, 0);
+        config.tcp.tcp_recovery = 0;
+        // Room for the first segments of an initial window, and none for its end.
+        config.devices[0].qdisc = Some("tbf rate 2mbit burst 3028 limit 4600".parse().unwrap());
+    });
+    let at = SocketAddr::from((addresses(1)[0], 80));
+    let listener = TcpListener::bind(&pair.worlds[1].handle(), at).unwrap();
+    let client = TcpStream::connect(&pair.worlds[0].handle(), at).unwrap();
+    let (server, _) = listener.accept().unwrap();
+    server.set_read_timeout(LIMIT).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| write(&client, LEN));
+        scope.spawn(|| {
+            let mut got = [0; LEN];
+            (&server).read_exact(&mut got).unwrap();
+            assert!(got.iter().enumerate().all(|(at, got)| *got == byte(at)));
+        });
+    });
+    let rows = pair.worlds[0].view.qdiscs();
+    let dropped: u64 = rows.iter().filter(|row| row.queue.is_none()).map(|row| row.drops).sum();
+    let info = client.info().unwrap();
+    assert!(dropped > 0, "{rows:?}");
+    assert!(info.send.total_retrans > 0 && info.send.snd_ssthresh < 10, "{info:?}");
+    drop((client, server, listener));
     pair.end();
 }
 

@@ -14,6 +14,7 @@ use super::{Call, Conflict, Effects, RouteSnapshot, SlowPath};
 use crate::SoftnetData;
 use crate::ip::MacAddr;
 use crate::ip::v4::arp::{ArpPacket, BROADCAST};
+use crate::ip::v6::addr::link_local;
 use crate::ip::v6::nd;
 
 /// How often an IPv4 address is asked for (RFC 5227's PROBE_NUM), and ns between two times (its PROBE_MIN).
@@ -82,7 +83,8 @@ impl Probes {
 
 impl SlowPath {
     /// Asks on the link of device `dev`, which has the addresses `ips` from now on, whether others
-    /// have them. To be called before they are [announced](Self::announce).
+    /// have them. If it had none of IPv6 before, the link-local one that follows from its MAC address
+    /// is asked for, too. To be called before they are [announced](Self::announce).
     pub fn detect_duplicates(
         &mut self,
         ctx: &mut SoftnetData,
@@ -90,10 +92,17 @@ impl SlowPath {
         (dev, ips): (u16, &[IpAddr]),
         out: &mut Effects,
     ) {
-        self.probes.all.retain(|probe| probe.dev != dev || !ips.contains(&probe.ip));
-        for ip in ips {
+        let derived = view.iface(dev).and_then(|iface| {
+            let derived = link_local(iface.mac);
+            let mut others = iface.addresses6.iter().filter(|(own, _)| *own != derived).peekable();
+            let first = others.peek().is_some() && others.all(|(own, _)| ips.contains(&(*own).into()));
+            (first && iface.owns6(derived) && !ips.contains(&derived.into())).then_some(derived)
+        });
+        let ips = || ips.iter().copied().chain(derived.map(IpAddr::V6));
+        self.probes.all.retain(|probe| probe.dev != dev || ips().all(|ip| ip != probe.ip));
+        for ip in ips() {
             let left = if ip.is_ipv4() { PROBES } else { 1 };
-            self.probes.all.push(Probe { dev, ip: *ip, left, at: view.now });
+            self.probes.all.push(Probe { dev, ip, left, at: view.now });
         }
         self.call(ctx, view, out, |call| call.probe_again());
     }

@@ -4,6 +4,7 @@
 //! What may be refused is tried before anything is changed. Then a changed set of tables is published
 //! at once, so that a packet that a change does not concern always finds its way.
 
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use softnet_core::ip::FibError;
@@ -23,13 +24,20 @@ use crate::stack::routes;
 use crate::tx::qdisc::Layout;
 use crate::util::lock;
 
-/// What the forwarding tables know of a device with these parameters.
-pub(super) fn iface(device: &DeviceConfig, info: &DeviceInfo) -> Iface {
+/// What the forwarding tables know of a device with these parameters, of whose addresses these are
+/// not used: of its own ones the link-local one may be among them, which is not in its configuration.
+pub(super) fn iface(device: &DeviceConfig, info: &DeviceInfo, duplicates: &[InterfaceAddr]) -> Iface {
+    let mut addresses6 = device.addresses6(info.mac);
+    let unused = |own: Ipv6Addr| {
+        let mut others = duplicates.iter().filter(|other| !device.addresses.contains(other));
+        others.any(|other| other.addr() == IpAddr::V6(own))
+    };
+    addresses6.retain(|(own, _)| !unused(*own));
     Iface {
         mac: info.mac,
         mtu: info.mtu,
         addresses: device.addresses4(),
-        addresses6: device.addresses6(info.mac),
+        addresses6,
         send_redirects: device.send_redirects,
         rp_filter: device.rp_filter,
     }
@@ -136,7 +144,11 @@ impl Housekeeper {
         let mut there = Vec::with_capacity(changed.len());
         for &dev in &changed {
             if let Some(live) = self.shared.devices[dev].live.load_full() {
-                self.set_iface(dev as u16, Some(iface(&config.devices[dev], live.device.info())));
+                let duplicates = lock(&self.shared.devices[dev].duplicates).clone();
+                self.set_iface(
+                    dev as u16,
+                    Some(iface(&config.devices[dev], live.device.info(), &duplicates)),
+                );
                 there.push(dev);
             }
         }

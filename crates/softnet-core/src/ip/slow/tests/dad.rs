@@ -3,11 +3,11 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::*;
-use crate::ip::MacAddr;
 use crate::ip::slow::{Announce, Conflict};
 use crate::ip::v4::arp::{ArpPacket, BROADCAST};
-use crate::ip::v6::addr::ALL_NODES;
+use crate::ip::v6::addr::{ALL_NODES, link_local};
 use crate::ip::v6::nd::Message;
+use crate::ip::{MacAddr, Prefix6};
 
 const OTHER: MacAddr = [2, 0, 0, 0, 0, 0x66];
 
@@ -90,7 +90,6 @@ fn an_ipv6_address_is_tentative_for_a_second() {
     let own = Ipv6Addr::OWN[0];
     let mut world = World::<Ipv6Addr>::new();
     let asked = world.detect(own);
-    assert_eq!(asked.len(), 1);
     let (dev, _, src, _, _, said) = heard(&asked[0]);
     assert_eq!((dev, src), (0, Ipv6Addr::UNSPECIFIED));
     assert_eq!(said, Message::Solicitation { target: own, mac: None });
@@ -104,4 +103,42 @@ fn an_ipv6_address_is_tentative_for_a_second() {
     assert_eq!(heard.1, Ok(()));
     assert_eq!(world.found(), [Conflict { dev: 0, ip: own.into(), mac: OTHER }]);
     assert!(world.pass(100 * SECOND).is_empty());
+}
+
+/// The link-local address that follows from the MAC address is one like the others: it is asked for
+/// when the device comes.
+#[test]
+fn a_link_local_address_is_asked_for_with_the_first_others() {
+    use super::super::world::v6::*;
+    let (own, mac) = (Ipv6Addr::OWN[0], super::super::world::MACS[0]);
+    let derived = link_local(mac);
+    let mut world = World::<Ipv6Addr>::new();
+    let targets: Vec<_> = world
+        .detect(own)
+        .iter()
+        .map(|sent| {
+            let (dev, _, src, _, _, said) = heard(sent);
+            assert_eq!((dev, src), (0, Ipv6Addr::UNSPECIFIED));
+            said
+        })
+        .collect();
+    assert_eq!(targets, [own, derived].map(|target| Message::Solicitation { target, mac: None }));
+    // Another station has it.
+    let claim = advert_to(0, derived, ALL_NODES, OTHER, 0x20);
+    let mut duplicate = World::<Ipv6Addr>::new();
+    duplicate.detect(own);
+    let heard = duplicate.call(|slow, ctx, view, out| slow.overhear(ctx, view, (0, &claim), out));
+    assert_eq!(heard.1, Ok(()));
+    assert_eq!(duplicate.found(), [Conflict { dev: 0, ip: derived.into(), mac: OTHER }]);
+    // After a second without an objection it is softnet's.
+    world.pass(SECOND);
+    _ = world.call(|slow, ctx, view, out| slow.overhear(ctx, view, (0, &claim), out));
+    assert_eq!(world.found(), []);
+    // An address that comes later brings it no more into question; nor does one of IPv4.
+    assert!(world.detect(Ipv4Addr::new(10, 0, 0, 1)).is_empty());
+    let later: Ipv6Addr = "2001:db8:77::1".parse().unwrap();
+    let net = Prefix6::containing(later, 64).unwrap();
+    world.reconfigure(0, |iface| iface.addresses6.push((later, net)));
+    let asked = world.detect(later);
+    assert_eq!(asked.len(), 1);
 }
