@@ -156,3 +156,24 @@ fn the_port_of_an_ended_connection_is_used_again() {
     drop(listener);
     world.end(lanes);
 }
+
+/// A program that accepts need not wait for ever.
+#[test]
+fn accepting_takes_no_longer_than_its_time_out() {
+    let (world, lanes, handle) = start();
+    let listener = listen(&handle);
+    assert_eq!(listener.read_timeout().unwrap(), None);
+    assert_eq!(listener.set_read_timeout(Some(Duration::ZERO)).unwrap_err().kind(), ErrorKind::InvalidInput);
+    let limit = Duration::from_millis(20);
+    listener.set_read_timeout(Some(limit)).unwrap();
+    // A clone is the same listener.
+    let clone = listener.try_clone().unwrap();
+    assert_eq!(clone.read_timeout().unwrap(), Some(limit));
+    assert_eq!(clone.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
+    // What comes in time is accepted, and has no limit itself.
+    listener.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let [client, server] = pair(&handle, &listener);
+    assert_eq!(server.read_timeout().unwrap(), None);
+    drop((client, server, clone, listener));
+    world.end(lanes);
+}

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use softnet_core::sock::key::socket_addr;
@@ -13,7 +14,7 @@ use softnet_core::sync::Ordering;
 use softnet_dev::xdp::LocalEnd;
 
 use super::super::Handle;
-use super::super::options::{Options, errno, of_bind, timeout};
+use super::super::options::{Options, errno, of_bind, set_timeout, timeout};
 use super::super::socket::{closed, is_socket, wait};
 use super::stream::TcpStream;
 use super::{TcpBuilder, leave_end, on_shard, until};
@@ -56,7 +57,8 @@ impl TcpListener {
         TcpBuilder::new(on).listen(addr)
     }
 
-    /// Waits for a connection, and returns it with its peer's address.
+    /// Waits for a connection, no longer than [`set_read_timeout`](Self::set_read_timeout) says, and returns it with
+    /// its peer's address.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         let Inner { shared, slot, options, .. } = &*self.0;
         let mut deadline = None;
@@ -119,6 +121,17 @@ impl TcpListener {
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         self.0.options.nonblocking.store(nonblocking, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Time-out of [`accept`](Self::accept), which fails with [`WouldBlock`](io::ErrorKind::WouldBlock) then
+    /// (`SO_RCVTIMEO`); `None`: none. A time-out of 0 is an error. Streams that it returns have none.
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        set_timeout(&self.0.options.read_timeout, timeout)
+    }
+
+    /// See [`set_read_timeout`](Self::set_read_timeout).
+    pub fn read_timeout(&self) -> io::Result<Option<Duration>> {
+        Ok(timeout(&self.0.options.read_timeout))
     }
 
     /// What may be done with it now without waiting.
