@@ -35,7 +35,7 @@ fn there_is_a_page_and_a_completion_for_each_command_that_help_shows() {
 
     // Examples stay as they are; text is filled.
     let demo = read("man/softnet-demo.1");
-    assert!(demo.contains(".SH EXAMPLES\n.nf\n  softnet demo  "), "{demo}");
+    assert!(demo.contains(".SH EXAMPLES\n.nf\n  softnet demo\n          ten "), "{demo}");
     assert!(demo.contains("\n.fi\n") && demo.contains(".SH \"EXIT STATUS\"\n0 every payload"), "{demo}");
 }
 

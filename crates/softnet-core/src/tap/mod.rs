@@ -145,6 +145,9 @@ pub struct Taps {
     missed: AtomicU64,
     /// The time of the last step of a trace, see [`trace`].
     told: AtomicU64,
+    /// How often threads got to know of captures. A reader looks at the state only when this or `on` is another: it
+    /// is not in the way of a thread then, which can't wait.
+    joins: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -223,7 +226,8 @@ impl Taps {
         self.changed(&mut state);
         drop(state);
         let missed = self.missed.load(Ordering::Relaxed);
-        Ok(TapReader { taps: self.clone(), id, rings: Vec::new(), missed, ended: 0 })
+        let (seen, goes_on) = ((0, 0), true);
+        Ok(TapReader { taps: self.clone(), id, rings: Vec::new(), missed, ended: 0, seen, goes_on })
     }
 
     /// Ends all captures; there will be no more. For the end of the stack.
@@ -254,6 +258,10 @@ pub struct TapReader {
     missed: u64,
     /// Records that rings lost whose threads ended.
     ended: u64,
+    /// [`Taps::on`] and [`Taps::joins`] when it looked at the state.
+    seen: (u64, u64),
+    /// Whether the capture was there then.
+    goes_on: bool,
 }
 
 impl std::fmt::Debug for TapReader {
@@ -272,11 +280,13 @@ impl TapReader {
     /// a ring that is half full do not wait: better out of order than lost.
     pub fn read(&mut self, (now, till): (u64, u64), most: usize, out: &mut Vec<u8>) -> bool {
         self.taps.clock.store(now, Ordering::Relaxed);
-        let goes_on = {
+        let seen = (self.taps.on.load(Ordering::Acquire), self.taps.joins.load(Ordering::Acquire));
+        if seen != self.seen {
             let mut state = self.taps.lock();
             let mine = state.captures.iter_mut().find(|capture| capture.id == self.id);
-            mine.map(|capture| self.rings.append(&mut capture.readers)).is_some()
-        };
+            self.goes_on = mine.map(|capture| self.rings.append(&mut capture.readers)).is_some();
+            self.seen = seen;
+        }
         while out.len() < most && self.pop_first(till, most, out) {}
         let ended = &mut self.ended;
         self.rings.retain(|ring| {
@@ -284,7 +294,7 @@ impl TapReader {
             *ended += if stays { 0 } else { ring.lost() };
             stays
         });
-        goes_on
+        self.goes_on
     }
 
     /// Appends the record with the lowest time, and those that follow in its ring up to the next
@@ -405,6 +415,7 @@ impl Tap {
             }
         }
         self.traces = self.captures.iter().fold(0, |marks, one| marks | one.mark);
+        self.taps.joins.fetch_add(1, Ordering::Release);
         self.joined != 0
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use softnet::net::{TcpBuilder, TcpStream};
 
 use super::frames::own;
-use super::tcp::{listen, pair, start};
+use super::tcp::{LIMIT, listen, pair, start};
 use super::world::until;
 
 /// Bytes that have come, read or not.
@@ -170,10 +170,11 @@ fn accepting_takes_no_longer_than_its_time_out() {
     let clone = listener.try_clone().unwrap();
     assert_eq!(clone.read_timeout().unwrap(), Some(limit));
     assert_eq!(clone.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
-    // What comes in time is accepted, and has no limit itself.
-    listener.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    let [client, server] = pair(&handle, &listener);
-    assert_eq!(server.read_timeout().unwrap(), None);
+    // What comes in time is accepted, and begins with the same limit.
+    let client = TcpStream::connect(&handle, listener.local_addr().unwrap()).unwrap();
+    listener.set_read_timeout(LIMIT).unwrap();
+    let (server, _) = listener.accept().unwrap();
+    assert_eq!((server.read_timeout().unwrap(), client.read_timeout().unwrap()), (LIMIT, None));
     drop((client, server, clone, listener));
     world.end(lanes);
 }

@@ -97,7 +97,9 @@ impl TcpListener {
         let shared = &self.0.shared;
         let shard = shared.sockets.tcp.shard_of(&child.flow);
         on_shard(shared, shard, |shard, _, _, _| shard.attach(child.id, place.index()));
-        TcpStream::of(shared, place, &child.flow, (shard, child.id), self.0.v4)
+        let stream = TcpStream::of(shared, place, &child.flow, (shard, child.id), self.0.v4);
+        stream.inherit_read_timeout(&self.0.options.read_timeout);
+        stream
     }
 
     /// The connections that come, one after the other.
@@ -124,7 +126,7 @@ impl TcpListener {
     }
 
     /// Time-out of [`accept`](Self::accept), which fails with [`WouldBlock`](io::ErrorKind::WouldBlock) then
-    /// (`SO_RCVTIMEO`); `None`: none. A time-out of 0 is an error. Streams that it returns have none.
+    /// (`SO_RCVTIMEO`); `None`: none. A time-out of 0 is an error. Streams that it returns begin with it, as on Linux.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         set_timeout(&self.0.options.read_timeout, timeout)
     }
