@@ -94,7 +94,6 @@ pub(crate) fn routes(config: &Config) -> Rib {
         rib.insert(&route, Place::Replace);
     }
     change_own(&mut rib, &BTreeMap::new(), &own(config));
-    rib.tidy();
     rib
 }
 
