@@ -218,7 +218,7 @@ impl Segmenter {
         let Some((start, offset)) = partial(skb) else { return each(whole) };
         let l4_len = l4_len(kind, whole, start).filter(|_| size > 0);
         let Some(headers) = l4_len.map(|len| start + len) else {
-            complete(whole, start, offset);
+            complete(whole, start, offset, 0xffff);
             return each(whole);
         };
         let is_v6 = is_v6(kind, whole, start);
@@ -261,18 +261,18 @@ impl Segmenter {
             // The pseudo-header's sum with this segment's length instead of the whole's (RFC 1624).
             let pseudo = folded(u32::from(pseudo) + u32::from(!(l4_whole as u16)) + l4_len as u32);
             segment[start + offset..start + offset + 2].copy_from_slice(&pseudo.to_be_bytes());
-            complete(segment, start, offset);
+            // Of UDP 0 would mean: none (RFC 768). Of TCP it is a sum as any.
+            complete(segment, start, offset, if is_tcp { 0 } else { 0xffff });
             each(segment);
         }
     }
 }
 
 /// Completes the checksum at `offset` of the L4 header at `start`, where the pseudo-header's sum
-/// stands.
-fn complete(packet: &mut [u8], start: usize, offset: usize) {
+/// stands; a sum of 0 is written as `zero`.
+fn complete(packet: &mut [u8], start: usize, offset: usize, zero: u16) {
     let check = match !folded(sum(&packet[start..], 0)) {
-        // Of UDP it would mean: none (RFC 768).
-        0 => 0xffff,
+        0 => zero,
         check => check,
     };
     packet[start + offset..start + offset + 2].copy_from_slice(&check.to_be_bytes());

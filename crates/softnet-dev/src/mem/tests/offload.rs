@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use proptest::prelude::*;
 use softnet_core::gso::{self, TxOffloads};
 use softnet_core::ip::checksum;
-use softnet_core::skb::{Csum, GsoType};
+use softnet_core::skb::{Csum, FRAME_SIZE, GsoType, HEADROOM};
 
 use super::*;
 use crate::device::Reaped;
@@ -79,7 +79,8 @@ fn aggregate(
     };
     let headers = bytes.len();
     bytes.extend(payload);
-    let (first, rest) = bytes.split_at(bytes.len().min(headers + cut));
+    // The first frame has the headers, too, as far as there is room.
+    let (first, rest) = bytes.split_at(bytes.len().min(headers + cut).min(FRAME_SIZE - HEADROOM));
     let mut skb = packet(ctx, 0, first.len());
     skb.data_mut().copy_from_slice(first);
     for piece in rest.chunks(cut) {
@@ -136,6 +137,37 @@ proptest! {
         prop_assert_eq!(nic.tx[0].reap(&mut ctx).freed, 1);
         close(nic, &mut ctx);
         all_home(ctx);
+    }
+}
+
+/// A sum of 0 is one as any in TCP, and of UDP would mean that there is none (RFC 768).
+#[test]
+fn a_sum_of_zero_is_told_as_the_stack_tells_it() {
+    for (tcp, zero) in [(true, 0), (false, 0xffff)] {
+        let offset = if tcp { 16 } else { 6 };
+        let check = |segment: &[u8]| {
+            let at = 14 + 20 + offset;
+            u16::from_be_bytes([segment[at], segment[at + 1]])
+        };
+        let segments = |word: u16| {
+            let mut ctx = context();
+            let mut payload = vec![0; 2000];
+            payload[..2].copy_from_slice(&word.to_be_bytes());
+            let skb = aggregate(&mut ctx, (false, tcp, 0), 0x10, &payload, 1000, 1200);
+            let mut cut = Vec::new();
+            Segmenter::default().cut(&skb, |segment| cut.push(segment.to_vec()));
+            let mut own = gso::segment(&mut ctx, skb).map_err(|(skb, _)| ctx.free_skb(skb)).unwrap();
+            let mut expected = Vec::new();
+            while let Some(skb) = own.pop_front() {
+                expected.push(skb.frames().flatten().copied().collect::<Vec<_>>());
+                ctx.free_skb(skb);
+            }
+            assert_eq!(cut, expected);
+            all_home(ctx);
+            cut
+        };
+        // A word that is what the checksum was makes it 0.
+        assert_eq!(check(&segments(check(&segments(0)[0]))[0]), zero);
     }
 }
 
