@@ -114,14 +114,13 @@ pub(super) fn rewrite((head, data): (&mut Head, &mut [u8]), end: End, new: (u32,
             End::Destination => plain::<1>(both, rest, number, partial, new),
         };
     }
+    let l4 = data.get(at..).and_then(|l4| l4.first_chunk());
+    let old_port = l4.map_or(0, |l4| port(l4, number, end));
     let Some(ip) = data.get_mut(ETH_LEN..).and_then(|ip| ip.first_chunk_mut::<MIN_LEN>()) else { return };
     let from = 12 + 4 * end as usize;
-    let addr = u32::from_be_bytes([ip[from], ip[from + 1], ip[from + 2], ip[from + 3]]);
-    let l4 = data.get(at..).and_then(|l4| l4.first_chunk());
-    let delta = Delta::new((addr, l4.map_or(0, |l4| port(l4, number, end))), new);
-    if let Some(ip) = data.get_mut(ETH_LEN..).and_then(|ip| ip.first_chunk_mut()) {
-        header(ip, end, new.0, delta);
-    }
+    let old = u32::from_be_bytes([ip[from], ip[from + 1], ip[from + 2], ip[from + 3]]);
+    let delta = Delta::new((old, old_port), new);
+    header(ip, end, new.0, delta);
     if let Some(l4) = data.get_mut(at..) {
         segment(l4, number, partial, end, new.1, delta);
     }

@@ -81,6 +81,7 @@ impl TcpListener {
                     shared.sockets.arrived(slot.index());
                 }
                 let stream = self.attach(&child, place);
+                stream.set_read_timeout(timeout(&options.read_timeout))?;
                 let peer = stream.peer_addr()?;
                 return Ok((stream, peer));
             }
@@ -97,9 +98,7 @@ impl TcpListener {
         let shared = &self.0.shared;
         let shard = shared.sockets.tcp.shard_of(&child.flow);
         on_shard(shared, shard, |shard, _, _, _| shard.attach(child.id, place.index()));
-        let stream = TcpStream::of(shared, place, &child.flow, (shard, child.id), self.0.v4);
-        stream.inherit_read_timeout(&self.0.options.read_timeout);
-        stream
+        TcpStream::of(shared, place, &child.flow, (shard, child.id), self.0.v4)
     }
 
     /// The connections that come, one after the other.

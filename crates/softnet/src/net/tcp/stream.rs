@@ -68,12 +68,6 @@ impl TcpStream {
         TcpStream(Arc::new(Inner { shared, slot, id, shard, v4, options: Options::default() }))
     }
 
-    /// Begins with the time-out of the listener that accepted it.
-    pub(super) fn inherit_read_timeout(&self, of: &AtomicU64) {
-        let ns = of.load(Ordering::Relaxed);
-        self.0.options.read_timeout.store(ns, Ordering::Relaxed);
-    }
-
     fn flow(&self) -> Flow {
         self.slot().flow(protocol::TCP)
     }

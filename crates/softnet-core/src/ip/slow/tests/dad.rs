@@ -90,6 +90,7 @@ fn an_ipv6_address_is_tentative_for_a_second() {
     let own = Ipv6Addr::OWN[0];
     let mut world = World::<Ipv6Addr>::new();
     let asked = world.detect(own);
+    assert_eq!(asked.len(), 2, "and the link-local one");
     let (dev, _, src, _, _, said) = heard(&asked[0]);
     assert_eq!((dev, src), (0, Ipv6Addr::UNSPECIFIED));
     assert_eq!(said, Message::Solicitation { target: own, mac: None });
