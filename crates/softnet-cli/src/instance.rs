@@ -30,6 +30,17 @@ impl Running {
         &self.view
     }
 
+    /// The process whose place it has taken.
+    pub(crate) fn predecessor(&self) -> Option<u32> {
+        self.stack.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.predecessor()
+    }
+
+    /// Has that process end.
+    pub(crate) fn end_predecessor(&self) -> Result<(), String> {
+        let mut stack = self.stack.lock().unwrap_or_else(PoisonError::into_inner);
+        stack.as_mut().map_or(Ok(()), Stack::end_predecessor).map_err(|error| error.to_string())
+    }
+
     /// Leads to it, for code that opens sockets. `None` once it was stopped.
     pub(crate) fn handle(&self) -> Option<Handle> {
         self.stack.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(Stack::handle)
@@ -57,6 +68,12 @@ pub(crate) fn start(config: Config) -> Result<Arc<Running>, String> {
 /// Starts a stack as [`start`] does, which `softnet show` finds.
 pub(crate) fn start_shown(config: Config) -> Result<Arc<Running>, Failure> {
     let started = Stack::builder().config(config).control_socket().start();
+    started.map(running).map_err(|error| Failure::Run(error.to_string()))
+}
+
+/// The same in the place of the instance that runs under its name.
+pub(crate) fn take_over(config: Config) -> Result<Arc<Running>, Failure> {
+    let started = Stack::builder().config(config).take_over().start();
     started.map(running).map_err(|error| Failure::Run(error.to_string()))
 }
 

@@ -32,7 +32,7 @@ pub use listener::BindError;
 pub(crate) use listener::Listener;
 pub use requests::{
     Action, Direction, MirredAction, NtupleAnswer, Request, Response, RssAnswer, Set, SetFilter, SetKnobs,
-    SetMirred, SetNtuple, SetQdisc, SetRss, SetSteering, Target,
+    SetMirred, SetNtuple, SetQdisc, SetRss, SetSteering, TakeOver, Target,
 };
 pub use routing::{
     LiveAction, LiveAnswer, LookupHop, NextHop, Reloaded, RouteLookup, RouteType, SetAddr, SetLink, SetNeigh,
