@@ -19,7 +19,7 @@ use crate::supervisor;
 use crate::text::print;
 
 /// Run a stack from a configuration file, until SIGINT or SIGTERM.
-#[derive(clap::Args)]
+#[derive(Clone, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Run {
     /// The configuration, in TOML.
@@ -81,6 +81,16 @@ With --take-over it takes the place of the running instance of the same name, sa
 
 Exit codes: 0 stopped by a signal or taken over, 1 failed, 2 the configuration is wrong (every error is listed)."#;
 
+impl Run {
+    /// What is said on the command line comes before what the file says.
+    fn change(&self, config: &mut Config) {
+        config.devices.iter_mut().for_each(|device| device.force |= self.force);
+        if let Some(name) = &self.name {
+            (config.stack.name, config.stack.control) = (name.clone(), None);
+        }
+    }
+}
+
 /// Runs the command.
 pub(crate) fn run(args: &Run) -> Result<(), Failure> {
     return_large_memory();
@@ -91,12 +101,7 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
         };
         Failure::Usage(format!("the configuration has {many}; no interface was touched\n{errors}"))
     })?;
-    if args.force {
-        config.devices.iter_mut().for_each(|device| device.force = true);
-    }
-    if let Some(name) = &args.name {
-        (config.stack.name, config.stack.control) = (name.clone(), None);
-    }
+    args.change(&mut config);
     let summary = [
         (config.devices.len(), "device"),
         (config.stack.workers.len(), "worker"),
@@ -128,10 +133,10 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
         true => instance::take_over(config)?,
         false => instance::start_shown(config)?,
     };
-    let (file, force) = (args.config.clone(), args.force);
+    let again = args.clone();
     stack.view().on_reload(move || {
-        let mut config = Config::load(&file)?;
-        config.devices.iter_mut().for_each(|device| device.force |= force);
+        let mut config = Config::load(&again.config)?;
+        again.change(&mut config);
         Ok(config)
     });
     let own = name.clone();
