@@ -23,7 +23,6 @@ pub mod control;
 mod debug;
 mod device;
 pub mod driver;
-mod hand_over;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
@@ -47,8 +46,8 @@ mod util;
 pub use app::{NapiPoller, PollerError, PollerParams, RawSender, WouldBlock};
 pub use assembly::{Introspect, Stack, StackBuilder, StartError};
 pub use config::{Config, Context};
+pub use control::TakeOverError;
 pub use driver::DeviceError;
-pub use hand_over::TakeOverError;
 pub use napi::PacketFilter;
 pub use softnet_core::SoftnetData;
 pub use softnet_core::qdisc::Verdict;

@@ -2,7 +2,7 @@
 //! their way.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::UdpSocket;
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -136,10 +136,22 @@ fn what_can_not_be_taken_over_goes_on() {
     for (wrong, code, expected) in [
         (text.replace("10.1.0.1/24", "10.1.0.1/240"), 2, "no interface was touched"),
         (text.replace("4096", "8192"), 1, "stack.frames is 8192 here, and 4096 in the running instance"),
-        (text.replace("ring = 256", "ring = 128"), 1, "s0: it can't be taken over: the running instance has it with ring 256, this configuration would have 128"),
-        (text.replace("native", "skb"), 1, "the running instance has it with mode native, this configuration would have skb"),
+        (
+            text.replace("ring = 256", "ring = 128"),
+            1,
+            "s0: it can't be taken over: the running instance has it with ring 256, this configuration would have 128",
+        ),
+        (
+            text.replace("native", "skb"),
+            1,
+            "the running instance has it with mode native, this configuration would have skb",
+        ),
         (text[..second].into(), 1, "the running instance has s1, which this configuration lacks"),
-        (text.replace("\"s1\"", "\"lo\""), 1, "lo is in this configuration, and the running instance does not have it open"),
+        (
+            text.replace("\"s1\"", "\"lo\""),
+            1,
+            "lo is in this configuration, and the running instance does not have it open",
+        ),
     ] {
         let path = world.path("wrong.toml");
         std::fs::write(&path, wrong).unwrap();
@@ -177,13 +189,18 @@ fn ask(world: &World, steps: &[(u8, u8)]) -> UnixStream {
     assert!(line.contains("\"ok\":{\"pid\":"), "{line}");
     // One lot of descriptors.
     reader.read_exact(&mut [0]).unwrap();
-    for (say, answer) in steps {
-        stream.write_all(&[*say, 0, 0, 0, 0]).unwrap();
+    let mut message = || {
         let mut head = [0; 5];
         reader.read_exact(&mut head).unwrap();
-        assert_eq!(head[0], *answer);
         let len = u32::from_le_bytes([head[1], head[2], head[3], head[4]]);
         reader.read_exact(&mut vec![0; len as usize]).unwrap();
+        head[0]
+    };
+    // No connections.
+    assert_eq!(message(), CONNECTIONS);
+    for (say, answer) in steps {
+        stream.write_all(&[*say, 0, 0, 0, 0]).unwrap();
+        assert_eq!(message(), *answer);
     }
     stream
 }
@@ -192,6 +209,7 @@ const STOP: u8 = 1;
 const STOPPED: u8 = 2;
 const TAKE: u8 = 4;
 const YOURS: u8 = 5;
+const CONNECTIONS: u8 = 7;
 
 /// Up to the moment at which the other may touch rings, the instance goes on; after it, it never does.
 #[test]
@@ -231,4 +249,58 @@ fn a_successor_that_ends_before_it_took_over_changes_nothing() {
     // As after SIGKILL.
     let _anew = world.running(&config);
     world.assert_forwards();
+}
+
+/// A connection of TCP and a mapping of UDP, through NAT, over two take-overs.
+#[test]
+fn connections_through_nat_go_on() {
+    let Some(world) = World::new() else { return };
+    let config = config(&world, "native");
+    let nat = "\n[nat]\n\n[[nat.source]]\ndev = \"s1\"\n";
+    let text = std::fs::read_to_string(&config).unwrap() + nat;
+    std::fs::write(&config, text).unwrap();
+    let mut running = world.running(&config);
+    let listener = world.hosts[1].run(|| TcpListener::bind((host(1), 80)).unwrap()).unwrap();
+    let mut client = world.hosts[0].run(|| TcpStream::connect((host(1), 80)).unwrap()).unwrap();
+    let (mut server, seen) = listener.accept().unwrap();
+    assert_eq!(seen.ip().to_string(), "10.1.0.1", "translated");
+    let (udp, echo) = (
+        world.hosts[0].run(|| UdpSocket::bind((host(0), 5001)).unwrap()).unwrap(),
+        world.hosts[1].run(|| UdpSocket::bind((host(1), 7)).unwrap()).unwrap(),
+    );
+    let patience = Some(Duration::from_secs(20));
+    client.set_read_timeout(patience).unwrap();
+    server.set_read_timeout(patience).unwrap();
+    udp.set_read_timeout(patience).unwrap();
+    echo.set_read_timeout(patience).unwrap();
+    let mut from = None;
+    let mut buffer = [0; 8];
+    for round in 0..3u8 {
+        if round > 0 {
+            let mut next = successor(&world, &config);
+            next.line("running in the place of pid");
+            assert_eq!(running.end().code(), Some(0));
+            running = next;
+        }
+        // First what comes from outside, which only a connection that is known lets in.
+        server.write_all(&[round]).unwrap();
+        client.read_exact(&mut buffer[..1]).unwrap();
+        assert_eq!(buffer[0], round);
+        client.write_all(&[round + 100]).unwrap();
+        server.read_exact(&mut buffer[..1]).unwrap();
+        assert_eq!(buffer[0], round + 100);
+        if let Some(from) = from {
+            echo.send_to(&[round], from).unwrap();
+            assert_eq!(udp.recv(&mut buffer).unwrap(), 1);
+        }
+        udp.send_to(b"udp", (host(1), 7)).unwrap();
+        let (_, now) = echo.recv_from(&mut buffer).unwrap();
+        assert_eq!(*from.get_or_insert(now), now, "the same port");
+        echo.send_to(b"udp", now).unwrap();
+        assert_eq!(udp.recv(&mut buffer).unwrap(), 3);
+    }
+    let nat = world.show("nat");
+    assert_eq!(nat["mappings"], 2, "{nat}");
+    running.signal(Signal::TERM);
+    assert_eq!((running.end().code(), running.errors()), (Some(0), String::new()));
 }

@@ -147,7 +147,8 @@ impl Attachment {
         let ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner).take();
         let (Some(program), Some(link)) = (ready, &*self.link()) else { return Ok(()) };
         // One whose interface is just gone needs none.
-        link.update(&program).or_else(|error| if error.errno() == Some(libc::ENOLINK) { Ok(()) } else { Err(error) })
+        link.update(&program)
+            .or_else(|error| if error.errno() == Some(libc::ENOLINK) { Ok(()) } else { Err(error) })
     }
 
     /// A descriptor of the attachment, by which another process takes it over.

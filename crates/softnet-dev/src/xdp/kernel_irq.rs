@@ -97,9 +97,8 @@ impl KernelNapis {
     /// What is set for `queue`, for another process.
     pub(super) fn mirrored(&self, queue: u32) -> Option<KnobFacts> {
         let Mirrored { napi, before, set } = *lock(&self.state).mirrored.get(&queue)?;
-        let told = |knobs: NapiKnobs| {
-            (knobs.defer_hard_irqs, knobs.gro_flush_timeout, knobs.irq_suspend_timeout)
-        };
+        let told =
+            |knobs: NapiKnobs| (knobs.defer_hard_irqs, knobs.gro_flush_timeout, knobs.irq_suspend_timeout);
         Some(KnobFacts { napi, before: told(before), set: told(set) })
     }
 

@@ -174,8 +174,8 @@ pub fn open_with_claims(
     let Prepared { link, ports, filter, frags, rx_queues, tx_queues, ring, .. } = &prepared;
     let (frags, rx_queues, tx_queues, ring) = (*frags, *rx_queues, *tx_queues, *ring);
     let (name, kernel) = (&cfg.interface, |source| XdpError::Kernel { name: cfg.interface.clone(), source });
-    let (attachment, mode, mut text) = attach(cfg.mode, (filter, ports), link, rx_queues)
-        .map_err(|source| refusal::of(name, source))?;
+    let (attachment, mode, mut text) =
+        attach(cfg.mode, (filter, ports), link, rx_queues).map_err(|source| refusal::of(name, source))?;
     text += &offloads.switch_off(mode);
     if let Some(Untagging { interface, command }) = offloads.untagging() {
         if !cfg.force {

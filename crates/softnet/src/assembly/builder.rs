@@ -11,8 +11,8 @@ use super::stack::bind_metrics;
 use super::{Assembly, Stack, StartError};
 use crate::config::{Config, DeviceConfig, NeighbourConfig, RouteConfig, available_cpus};
 use crate::control::Listener;
+use crate::control::hand_over::{Predecessor, TakeOverError};
 use crate::driver::{DeviceDriver, DeviceError, OpenRequest, Opener, Openers, Own};
-use crate::hand_over::{Predecessor, TakeOverError};
 use crate::util::warn;
 
 /// How a program opens a device of its own.

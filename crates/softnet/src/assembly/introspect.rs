@@ -16,16 +16,17 @@ use softnet_dev::{DeviceInfo, LinkState, sched};
 use crate::config::{Config, ConfigErrors, Context, DeviceConfig, format_mac};
 use crate::control::capture::{self, SetCapture};
 use crate::control::commands::{Change, Commander};
+use crate::control::hand_over::giver;
 use crate::control::show::{
     DevRow, DropRow, FilterRow, NapiRow, NeighRow, NtupleRow, QdiscRow, RouteRow, RssRow, SocketRow, Stats,
     SteeringRow, Table, WorkerRow,
 };
 use crate::control::{
     ControlError, Handler, LiveAnswer, LiveError, NtupleAnswer, Reloaded, Request, RssAnswer, Set, SetAddr,
-    SetFilter, SetKnobs, SetLink, SetNeigh, SetNtuple, SetQdisc, SetRoute, SetRss, SetSteering, TakeOver, Target,
+    SetFilter, SetKnobs, SetLink, SetNeigh, SetNtuple, SetQdisc, SetRoute, SetRss, SetSteering, TakeOver,
+    Target,
 };
 use crate::device::{StackDevice, filter};
-use crate::hand_over::giver;
 use crate::napi::{NapiInstance, PollThread};
 use crate::net::groups;
 use crate::stack::StackInner;

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use rustix::thread::CpuSet;
@@ -26,11 +26,11 @@ use super::{Follower, Housekeeper, Introspect, StackBuilder};
 use crate::app::{NapiPoller, PollerError, PollerParams, RawSender};
 use crate::config::{Config, ConfigErrors, Context, MetricsConfig, MetricsListen, SteeringSettings};
 use crate::control::commands::commands;
+use crate::control::hand_over::{Predecessor, TakeOverError};
 use crate::control::{BindError, ControlError, Listener, Server};
 use crate::device::vlan::VlanParams;
 use crate::device::{RssSettings, StackDevice};
 use crate::driver::{DeviceError, Opener};
-use crate::hand_over::{Predecessor, TakeOverError};
 use crate::live::print_of;
 use crate::metrics;
 use crate::napi::{PacketFilter, PollThread, WorkerShared};
@@ -89,6 +89,10 @@ pub(super) fn bind_metrics(config: &MetricsConfig) -> Result<metrics::Bound, Sta
     let why = |why| StartError::Metrics { listen: config.listen.clone(), why };
     metrics::Bound::new(config).map_err(why)
 }
+
+/// How long the end of another process may take, once it has begun.
+const GONE: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(5);
 
 /// How long a list of the kernel's routes is waited for before another process's place is taken.
 const LISTED: Duration = Duration::from_secs(60);
@@ -162,7 +166,9 @@ impl Assembly {
         let memory: Box<dyn RegionMemory> = Box::new(memory);
         let (frames, defer) = (stack.frames, stack.skb_defer_max);
         let (region, handed_frames) = match is_handed {
-            true => Region::handed_over(memory, frames, frames, defer).map(|(region, all)| (region, Some(all)))?,
+            true => {
+                Region::handed_over(memory, frames, frames, defer).map(|(region, all)| (region, Some(all)))?
+            }
             false => (Region::with_defer(memory, frames, frames, defer)?, None),
         };
         let devices = config
@@ -319,9 +325,14 @@ impl Stack {
     pub fn end_predecessor(&mut self) -> Result<(), StartError> {
         let Some((predecessor, metrics)) = self.after.take() else { return Ok(()) };
         predecessor.done().map_err(system("waiting for the end of the instance that was taken over"))?;
-        match metrics {
-            Some(metrics) => self.tell_metrics(bind_metrics(&metrics)?),
-            None => Ok(()),
+        let Some(metrics) = metrics else { return Ok(()) };
+        let until = Instant::now() + GONE;
+        loop {
+            match bind_metrics(&metrics) {
+                // The last descriptor of a process that ends may be closed a little later.
+                Err(_) if Instant::now() < until => std::thread::sleep(LOOK),
+                bound => return self.tell_metrics(bound?),
+            }
         }
     }
 
@@ -533,10 +544,14 @@ mod tests {
                 let shared = assembly.shared.clone();
                 let polling = shared.threads().len();
                 assert_eq!(polling > 1, context != Context::Softirq, "the worker is one");
-                let error = Stack::run_by(assembly, &mut |name, body| match name == missing {
-                    true => Err(std::io::ErrorKind::WouldBlock.into()),
-                    false => spawn(name, body),
-                }, None);
+                let error = Stack::run_by(
+                    assembly,
+                    &mut |name, body| match name == missing {
+                        true => Err(std::io::ErrorKind::WouldBlock.into()),
+                        false => spawn(name, body),
+                    },
+                    None,
+                );
                 assert!(error.is_err());
                 assert!(shared.devices[0].live.load().is_none(), "{missing}: the device is open");
                 assert_eq!(shared.threads().len(), 1, "{missing}: threads of {context:?} are left");

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{ControlError, Set, SetAddr, SetLink, SetNeigh, SetQdisc, SetRoute, SetSteering};
 use crate::config::Config;
-use crate::hand_over::{Channel, Offered};
+use crate::control::hand_over::{Channel, Offered};
 use crate::util::Waker;
 
 /// How long to wait for an answer. A switch takes as long as the polls that run now.

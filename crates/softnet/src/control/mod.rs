@@ -13,6 +13,7 @@ pub(crate) mod capture;
 mod client;
 pub(crate) mod commands;
 mod error;
+pub(crate) mod hand_over;
 pub(crate) mod listener;
 mod requests;
 mod routing;
@@ -28,6 +29,7 @@ pub use crate::live::LiveError;
 pub use capture::{CaptureInfo, CaptureStream, SetCapture, end_of_capture};
 pub use client::{Client, ClientError};
 pub use error::ControlError;
+pub use hand_over::TakeOverError;
 pub use listener::BindError;
 pub(crate) use listener::Listener;
 pub use requests::{

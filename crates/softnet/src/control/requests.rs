@@ -10,7 +10,7 @@ use super::capture::SetCapture;
 use super::routing::{SetAddr, SetLink, SetNeigh, SetRoute};
 use super::show::{NtupleRow, RssRow, Table};
 use crate::config::{Context, Knobs, SteeringMode};
-pub use crate::hand_over::giver::TakeOver;
+pub use crate::control::hand_over::giver::TakeOver;
 
 /// What can be asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -134,7 +134,11 @@ impl Loop {
     fn wait(&mut self) -> io::Result<(bool, bool)> {
         let now = Instant::now();
         self.mute_until = self.mute_until.filter(|until| *until > now);
-        let listen = if self.mute_until.is_none() && !self.handler.is_handed_over() { PollFlags::IN } else { PollFlags::empty() };
+        let listen = if self.mute_until.is_none() && !self.handler.is_handed_over() {
+            PollFlags::IN
+        } else {
+            PollFlags::empty()
+        };
         let mut fds =
             vec![PollFd::new(&*self.stop, PollFlags::IN), PollFd::new(&self.listener.socket, listen)];
         fds.extend(

@@ -10,7 +10,10 @@ use softnet_dev::OpenDevice;
 use softnet_dev::xdp::{self, Claim, ClaimedVlan, Claims, Conflict, Mode, OpenPorts, Ports, Umem, XdpConfig};
 
 use super::link::set_interface;
-use super::{DeviceDriver, DeviceError, DeviceHandOver, Driver, Keys, Kind, LinkChange, OpenRequest, Opener, VlanRequest};
+use super::{
+    DeviceDriver, DeviceError, DeviceHandOver, Driver, Keys, Kind, LinkChange, OpenRequest, Opener,
+    VlanRequest,
+};
 use crate::util::{Limit, fail, note, power, warn};
 
 pub(super) const KIND: Kind = Kind { name: NAME, keys: &["mode", "shared", "ring", "tso"], read };
@@ -120,11 +123,7 @@ impl XdpOpener {
 
     fn config(&self, device: &OpenRequest<'_>) -> XdpConfig {
         let told = device.driver.get::<Xdp>().cloned().unwrap_or_default();
-        XdpConfig {
-            max_posted: self.max_posted,
-            ports: Some(self.ports.clone()),
-            ..config(device, &told)
-        }
+        XdpConfig { max_posted: self.max_posted, ports: Some(self.ports.clone()), ..config(device, &told) }
     }
 
     fn keep(&mut self, dev: u16, claims: Claims) {

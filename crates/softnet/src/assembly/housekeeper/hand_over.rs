@@ -9,14 +9,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use softnet_core::napi::Disabled;
+use softnet_core::nat::seconds;
 use softnet_core::stack::tx_queue::FrozenQueue;
 use softnet_dev::hand_over::HeldFrames;
 
 use super::Housekeeper;
 use crate::control::ControlError;
+use crate::control::hand_over::message::{Connections, Offer, OfferedDevice, OfferedNeighbour, push};
+use crate::control::hand_over::{Channel, Offered, Stopped, StoppedDevice, giver};
 use crate::device::OpenParts;
-use crate::hand_over::message::{Offer, OfferedDevice, OfferedNeighbour};
-use crate::hand_over::{Channel, Offered, Stopped, StoppedDevice, giver};
 use crate::napi::{Input, NapiInstance};
 use crate::tx::{NetdevQueue, QueueWake};
 use crate::util::{lock, note};
@@ -28,6 +29,8 @@ const LOOK: Duration = Duration::from_micros(50);
 /// The devices that were offered, as they were open then.
 #[derive(Default)]
 pub(super) struct Offering {
+    /// The connections that were told then.
+    known: Vec<u32>,
     devices: Vec<(u16, Arc<OpenParts>)>,
 }
 
@@ -68,15 +71,27 @@ impl Housekeeper {
         });
         let neighbours = known.collect();
         drop(control);
+        let connections = self.connections(&mut offering.known);
         self.offering = offering;
         let (pid, frames) = (std::process::id(), self.shared.region.frame_count());
-        Ok(Offered { offer: Offer { pid, frames, devices, neighbours }, fds })
+        Ok(Offered { offer: Offer { pid, frames, devices, neighbours }, fds, connections })
+    }
+
+    /// Those that are not as they are `known`.
+    fn connections(&self, known: &mut Vec<u32>) -> Connections {
+        let (mut all, now) = (Connections::new(), seconds(self.shared.clock.now()));
+        match (&self.shared.nat, &self.shared.conntrack) {
+            (Some(nat), _) => nat.carry(now, known, |carried| push(&mut all, carried)),
+            (None, Some(table)) => table.carry(now, known, |carried| push(&mut all, carried)),
+            (None, None) => {}
+        }
+        all
     }
 
     /// Stops the queues, and hands all over by `channel`. Comes back only if that failed, with the queues
     /// going on.
     pub(super) fn hand_over(&mut self, channel: &mut Channel) -> ControlError {
-        let Offering { devices } = std::mem::take(&mut self.offering);
+        let Offering { devices, mut known } = std::mem::take(&mut self.offering);
         let is_open = |(dev, live): &(u16, Arc<OpenParts>)| {
             let now = self.shared.devices[usize::from(*dev)].live.load_full();
             now.is_some_and(|now| Arc::ptr_eq(&now, live))
@@ -95,8 +110,9 @@ impl Housekeeper {
         }
         let why = match stopped(&devices, &mut paused, &mut frozen) {
             Some(stopped) => {
+                let changed = self.connections(&mut known);
                 self.tell_totals();
-                giver::hand_over(&self.shared.giving, channel, &stopped)
+                giver::hand_over(&self.shared.giving, channel, (&changed, &stopped))
             }
             None => "a queue can't be handed over".into(),
         };
@@ -137,7 +153,13 @@ impl Housekeeper {
             totals.iter().map(|total| total.rx.packets).sum(),
             totals.iter().map(|total| total.tx.packets).sum(),
         );
-        let queued: u64 = self.shared.devices.iter().filter_map(|dev| dev.live.load_full()).map(|live| lock(&live.layout).totals().qlen).sum();
+        let queued: u64 = self
+            .shared
+            .devices
+            .iter()
+            .filter_map(|dev| dev.live.load_full())
+            .map(|live| lock(&live.layout).totals().qlen)
+            .sum();
         let held = self.shared.control().slow.held() as u64 + self.shared.backlogs.len() as u64 + queued;
         let dropped: u64 = self.shared.contexts().iter().map(|context| context.dropped()).sum();
         note(format_args!(

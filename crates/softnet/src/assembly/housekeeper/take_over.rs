@@ -8,13 +8,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use softnet_core::napi::Disabled;
+use softnet_core::nat::seconds;
 use softnet_core::skb::{Frame, HandedFrames};
 use softnet_dev::hand_over::{DeviceHandOver, HeldFrames};
 
 use super::Housekeeper;
+use crate::control::hand_over::message::{OfferedNeighbour, connections};
+use crate::control::hand_over::{Predecessor, Stopped, StoppedDevice, TakeOverError};
 use crate::device::OpenParts;
-use crate::hand_over::message::OfferedNeighbour;
-use crate::hand_over::{Predecessor, Stopped, StoppedDevice, TakeOverError};
 use crate::napi::{Home, Input, NapiInstance};
 use crate::util::warn;
 
@@ -51,7 +52,12 @@ impl Housekeeper {
     }
 
     /// Takes an instance home, or keeps it until it is this process's.
-    pub(super) fn attach(&mut self, instance: Arc<NapiInstance>, disabled: Disabled<Option<Input>>, home: Home) {
+    pub(super) fn attach(
+        &mut self,
+        instance: Arc<NapiInstance>,
+        disabled: Disabled<Option<Input>>,
+        home: Home,
+    ) {
         match &mut self.taking {
             Some(taking) => taking.waiting.push((instance, disabled, home)),
             None => instance.attach(&home, disabled),
@@ -65,6 +71,7 @@ impl Housekeeper {
         predecessor: &mut Predecessor,
     ) -> Result<(), TakeOverError> {
         self.learn_neighbours();
+        self.make_connections(predecessor);
         let open: Vec<(u16, Arc<OpenParts>)> = predecessor
             .names
             .iter()
@@ -81,6 +88,8 @@ impl Housekeeper {
         if !whole || !open.iter().zip(&stopped.devices).all(fits) {
             return Err(TakeOverError::Nonsense("frames of other queues than it has"));
         }
+        // Those that changed meanwhile.
+        self.make_connections(predecessor);
         predecessor.take()?;
         self.go_on(&open, stopped);
         Ok(())
@@ -127,9 +136,24 @@ impl Housekeeper {
         }
     }
 
+    /// Packets of its connections are of such here, and are translated as they were.
+    fn make_connections(&mut self, predecessor: &mut Predecessor) {
+        let now = seconds(self.shared.clock.now());
+        let all = std::mem::take(&mut predecessor.connections);
+        for carried in all.iter().flat_map(|some| connections(some)) {
+            // Where there is no room for one, or no address of its any more, it ends.
+            let _made = match (&self.shared.nat, &self.shared.conntrack) {
+                (Some(nat), _) => nat.take_over(now, &carried),
+                (None, Some(table)) => table.take_over(now, &carried),
+                (None, None) => false,
+            };
+        }
+    }
+
     /// Packets go at once where the other process's went.
     fn learn_neighbours(&mut self) {
-        let neighbours = self.taking.as_mut().map_or_else(Vec::new, |taking| std::mem::take(&mut taking.neighbours));
+        let neighbours =
+            self.taking.as_mut().map_or_else(Vec::new, |taking| std::mem::take(&mut taking.neighbours));
         for OfferedNeighbour { dev, ip, mac } in neighbours {
             let Some(device) = self.shared.devices.iter().find(|device| device.name == dev) else { continue };
             let known = (device.index, ip, mac);

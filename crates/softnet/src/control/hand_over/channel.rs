@@ -29,10 +29,13 @@ pub(super) enum Kind {
     Take,
     Yours,
     Done,
+    Connections,
 }
 
-const KINDS: [Kind; 6] =
-    [Kind::Stop, Kind::Stopped, Kind::Refused, Kind::Take, Kind::Yours, Kind::Done];
+const KINDS: [Kind; 7] = {
+    use Kind::*;
+    [Stop, Stopped, Refused, Take, Yours, Done, Connections]
+};
 
 /// One end of the connection.
 #[derive(Debug)]
@@ -67,7 +70,10 @@ impl Channel {
         let mut head = [0; 5];
         self.stream.read_exact(&mut head)?;
         let [kind, len @ ..] = head;
-        let kind = KINDS.into_iter().find(|known| *known as u8 == kind).ok_or_else(|| invalid("a message of no known kind"))?;
+        let kind = KINDS
+            .into_iter()
+            .find(|known| *known as u8 == kind)
+            .ok_or_else(|| invalid("a message of no known kind"))?;
         let len = u32::from_le_bytes(len) as usize;
         if len > MAX_LEN {
             return Err(invalid("a message that is too long"));

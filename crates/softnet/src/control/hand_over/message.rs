@@ -6,6 +6,7 @@
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
+use softnet_core::conntrack::Carried;
 use softnet_core::ip::MacAddr;
 use softnet_dev::hand_over::{DeviceFacts, HeldFrames};
 
@@ -45,6 +46,25 @@ pub(crate) struct OfferedNeighbour {
     pub(crate) ip: IpAddr,
     /// Its MAC address.
     pub(crate) mac: MacAddr,
+}
+
+/// Connections, as [`Carried`] has them.
+pub(crate) type Connections = Vec<Vec<u8>>;
+
+/// Bytes of connections that go together.
+const TOGETHER: usize = 40_000 * Carried::LEN;
+
+/// Adds a connection to those that are to be sent.
+pub(crate) fn push(all: &mut Connections, carried: &Carried) {
+    match all.last_mut().filter(|last| last.len() < TOGETHER) {
+        Some(last) => last.extend_from_slice(&carried.to_bytes()),
+        None => all.push(carried.to_bytes().to_vec()),
+    }
+}
+
+/// The connections that `bytes` say; those that can't be are left out.
+pub(crate) fn connections(bytes: &[u8]) -> impl Iterator<Item = Carried> {
+    bytes.as_chunks().0.iter().filter_map(Carried::from_bytes)
 }
 
 /// The frames that rings hold, when nothing moves any more.
@@ -107,9 +127,8 @@ impl Stopped {
         let mut seen = vec![false; frames as usize];
         let of_rx = self.devices.iter().flat_map(|device| &device.rx).flat_map(|held| &held.frames);
         let of_tx = self.devices.iter().flat_map(|device| &device.tx).flatten();
-        let mut first = |index: &u32| {
-            seen.get_mut(*index as usize).is_some_and(|seen| !std::mem::replace(seen, true))
-        };
+        let mut first =
+            |index: &u32| seen.get_mut(*index as usize).is_some_and(|seen| !std::mem::replace(seen, true));
         of_rx.chain(of_tx).all(|index| first(index))
     }
 }

@@ -13,7 +13,7 @@ use softnet_dev::hand_over::DeviceHandOver;
 
 use super::channel::{Channel, Kind};
 use super::giver::TakeOver;
-use super::message::{Offer, OfferedNeighbour, Stopped};
+use super::message::{Connections, Offer, OfferedNeighbour, Stopped};
 use crate::config::{Config, DeviceConfig};
 use crate::control::listener::{Probe, probe};
 use crate::control::{Request, Response};
@@ -27,7 +27,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[non_exhaustive]
 pub enum TakeOverError {
     /// There is no other.
-    #[error("no instance with control socket {0} is running that could be taken over: run without --take-over")]
+    #[error(
+        "no instance with control socket {0} is running that could be taken over: run without --take-over"
+    )]
     NotRunning(String),
     /// The other is another user's.
     #[error("{0}: permission denied: an instance is taken over by the user that started it, or by root")]
@@ -60,6 +62,8 @@ pub(crate) struct Predecessor {
     pub(crate) names: Vec<String>,
     pub(crate) devices: BTreeMap<String, DeviceHandOver>,
     pub(crate) neighbours: Vec<OfferedNeighbour>,
+    /// Connections that are not made here yet.
+    pub(crate) connections: Connections,
 }
 
 impl Predecessor {
@@ -100,7 +104,15 @@ impl Predecessor {
             (device.name, DeviceHandOver { facts: device.facts, fds })
         });
         let devices = with_fds.collect();
-        Ok(Predecessor { channel, pid, frames, memory, listener, names, devices, neighbours })
+        let mut connections = Connections::new();
+        loop {
+            match channel.receive(PATIENCE)? {
+                (Kind::Connections, some) if some.is_empty() => break,
+                (Kind::Connections, some) => connections.push(some),
+                _ => return Err(TakeOverError::Nonsense("a message that does not come next")),
+            }
+        }
+        Ok(Predecessor { channel, pid, frames, memory, listener, names, devices, neighbours, connections })
     }
 
     /// Whether a stack of `config` can go on with what there is.
@@ -132,15 +144,21 @@ impl Predecessor {
     /// Has it stop. Returns which frames its rings hold then; from here on nothing is forwarded.
     pub(crate) fn stop(&mut self) -> Result<Stopped, TakeOverError> {
         self.channel.send(Kind::Stop, &[])?;
-        match self.channel.receive(PATIENCE)? {
-            (Kind::Stopped, bytes) => {
-                let stopped = Stopped::decode(&bytes).filter(|stopped| stopped.is_sound(self.frames));
-                stopped.ok_or(TakeOverError::Nonsense("which frames it holds"))
-            }
-            (Kind::Refused, why) => {
-                Err(TakeOverError::Refused(String::from_utf8_lossy(&why).into_owned()))
-            }
-            _ => Err(TakeOverError::Nonsense("a message that does not come next")),
+        loop {
+            return match self.channel.receive(PATIENCE)? {
+                (Kind::Connections, some) => {
+                    self.connections.push(some);
+                    continue;
+                }
+                (Kind::Stopped, bytes) => {
+                    let stopped = Stopped::decode(&bytes).filter(|stopped| stopped.is_sound(self.frames));
+                    stopped.ok_or(TakeOverError::Nonsense("which frames it holds"))
+                }
+                (Kind::Refused, why) => {
+                    Err(TakeOverError::Refused(String::from_utf8_lossy(&why).into_owned()))
+                }
+                _ => Err(TakeOverError::Nonsense("a message that does not come next")),
+            };
         }
     }
 
@@ -149,9 +167,7 @@ impl Predecessor {
         self.channel.send(Kind::Take, &[])?;
         match self.channel.receive(PATIENCE)? {
             (Kind::Yours, _) => Ok(()),
-            (Kind::Refused, why) => {
-                Err(TakeOverError::Refused(String::from_utf8_lossy(&why).into_owned()))
-            }
+            (Kind::Refused, why) => Err(TakeOverError::Refused(String::from_utf8_lossy(&why).into_owned())),
             _ => Err(TakeOverError::Nonsense("a message that does not come next")),
         }
     }

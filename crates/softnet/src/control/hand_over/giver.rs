@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use softnet_core::sync::{AtomicBool, Ordering};
 
 use super::channel::{Channel, Kind};
-use super::message::{Offer, Stopped, VERSION};
+use super::message::{Connections, Offer, Stopped, VERSION};
 use crate::control::Response;
 use crate::control::commands::{Change, Commander};
 use crate::stack::StackInner;
@@ -96,6 +96,7 @@ impl Giving {
 pub(crate) struct Offered {
     pub(crate) offer: Offer,
     pub(crate) fds: Vec<OwnedFd>,
+    pub(crate) connections: Connections,
 }
 
 /// Answers `ask`, which came by `stream`, from here on.
@@ -174,18 +175,26 @@ fn offer(shared: &StackInner, offered: &Offered, channel: &mut Channel) -> io::R
     channel.send_line(&serde_json::to_vec(&Response::Ok(value))?)?;
     let own = [memory.as_fd(), listener.as_fd()];
     let fds: Vec<BorrowedFd<'_>> = own.into_iter().chain(offered.fds.iter().map(AsFd::as_fd)).collect();
-    channel.send_fds(&fds)
+    channel.send_fds(&fds)?;
+    offered.connections.iter().try_for_each(|some| channel.send(Kind::Connections, some))?;
+    channel.send(Kind::Connections, &[])
 }
 
-/// With all standing still: tells the other process `stopped`. Does not return if it is the other's
+/// With all standing still: tells the other process which connections changed since the offer, and `stopped`. Does not return if it is the other's
 /// then; else says why it is not.
-pub(crate) fn hand_over(giving: &Giving, channel: &mut Channel, stopped: &Stopped) -> String {
+pub(crate) fn hand_over(
+    giving: &Giving,
+    channel: &mut Channel,
+    (changed, stopped): (&Connections, &Stopped),
+) -> String {
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::WouldBlock => format!("it took nothing within {} ms", TAKES.as_millis()),
         io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe => "it has ended".into(),
         _ => error.to_string(),
     };
-    let taken = channel.send(Kind::Stopped, &stopped.encode()).and_then(|()| channel.receive(TAKES));
+    let told = changed.iter().try_for_each(|some| channel.send(Kind::Connections, some));
+    let told = told.and_then(|()| channel.send(Kind::Stopped, &stopped.encode()));
+    let taken = told.and_then(|()| channel.receive(TAKES));
     match taken {
         Ok((Kind::Take, _)) => {}
         Ok(_) => return "it said something else than that it takes over".into(),

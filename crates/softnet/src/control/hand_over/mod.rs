@@ -6,9 +6,9 @@
 //! | from | what | what has happened by then |
 //! |---|---|---|
 //! | successor | the request | its configuration is read and checked |
-//! | instance | the [`Offer`] and descriptors, or why not | nothing |
+//! | instance | the [`Offer`](message::Offer), descriptors, connections; or why not | nothing |
 //! | successor | `STOP` | it has mapped all, loaded routes, opened devices; it touches nothing |
-//! | instance | `STOPPED` and the frames that rings hold, or why not | its queues stand still |
+//! | instance | connections that changed, `STOPPED` and the frames that rings hold; or why not | its queues stand still |
 //! | successor | `TAKE` | it has checked the frames |
 //! | instance | `YOURS` | **it does not go on any more** |
 //! | successor | `DONE` | it runs |
