@@ -41,7 +41,7 @@ pub(crate) struct Run {
     #[arg(long, conflicts_with = "check")]
     take_over: bool,
     /// With --take-over: the name of the running instance, and then of this one, instead of
-    /// stack.name.
+    /// stack.name; or the path of its control socket.
     #[arg(long, requires = "take_over")]
     name: Option<String>,
     /// What is told on standard error while it runs: of error, warn, info, debug those up to this.
@@ -85,8 +85,10 @@ impl Run {
     /// What is said on the command line comes before what the file says.
     fn change(&self, config: &mut Config) {
         config.devices.iter_mut().for_each(|device| device.force |= self.force);
-        if let Some(name) = &self.name {
-            (config.stack.name, config.stack.control) = (name.clone(), None);
+        match &self.name {
+            Some(path) if path.contains('/') => config.stack.control = Some(path.into()),
+            Some(name) => (config.stack.name, config.stack.control) = (name.clone(), None),
+            None => {}
         }
     }
 }

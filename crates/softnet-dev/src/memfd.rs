@@ -59,7 +59,10 @@ impl MemfdMemory {
     /// InvalidInput if `fd` has fewer bytes, or `shared` is no number of pages.
     pub fn handed_over(fd: OwnedFd, shared: usize, len: usize, nodes: &[u16]) -> std::io::Result<Self> {
         let bytes = rustix::fs::fstat(&fd)?.st_size;
-        if shared > len || shared % 4096 != 0 || u64::try_from(bytes).is_ok_and(|have| have < shared as u64) {
+        if shared > len
+            || !shared.is_multiple_of(4096)
+            || u64::try_from(bytes).is_ok_and(|have| have < shared as u64)
+        {
             return Err(std::io::ErrorKind::InvalidInput.into());
         }
         let mut memory = Self::on_nodes(len, nodes)?;

@@ -40,7 +40,7 @@ impl Housekeeper {
     /// What another process needs to take over. Nothing changes by that.
     pub(super) fn offer(&mut self) -> Result<Offered, ControlError> {
         let refuse = |why: String| Err(ControlError::HandOver(why));
-        if self.shared.sockets.len() > 0 {
+        if !self.shared.sockets.is_empty() {
             return refuse("it has sockets open, which can't be handed over".into());
         }
         let mut fds: Vec<OwnedFd> = Vec::new();

@@ -127,9 +127,9 @@ impl Stopped {
         let mut seen = vec![false; frames as usize];
         let of_rx = self.devices.iter().flat_map(|device| &device.rx).flat_map(|held| &held.frames);
         let of_tx = self.devices.iter().flat_map(|device| &device.tx).flatten();
-        let mut first =
+        let first =
             |index: &u32| seen.get_mut(*index as usize).is_some_and(|seen| !std::mem::replace(seen, true));
-        of_rx.chain(of_tx).all(|index| first(index))
+        of_rx.chain(of_tx).all(first)
     }
 }
 
