@@ -1,6 +1,7 @@
 //! A running stack, as this program needs it: something to ask and to stop.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use softnet::config::Config;
@@ -30,8 +31,8 @@ impl Running {
         &self.view
     }
 
-    /// The process whose place it has taken.
-    pub(crate) fn predecessor(&self) -> Option<u32> {
+    /// The process whose place it has taken, and how long no packet was forwarded.
+    pub(crate) fn predecessor(&self) -> Option<(u32, Duration)> {
         self.stack.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.predecessor()
     }
 

@@ -153,7 +153,9 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
             std::process::exit(1)
         }
     });
-    let instead = stack.predecessor().map_or_else(String::new, |pid| format!(" in the place of pid {pid}"));
+    let instead = stack.predecessor().map_or_else(String::new, |(pid, pause)| {
+        format!(" in the place of pid {pid}, after {:.1} ms", pause.as_secs_f64() * 1000.0)
+    });
     // The router runs whether or not this is read.
     let _ = print(&format!(
         "{name}: running{instead}: {summary}; `softnet show stats --name {}`\n",

@@ -157,7 +157,7 @@ impl StackBuilder {
         let mut stack = match predecessor {
             Some(mut predecessor) => {
                 let mut stack = Stack::run_instead(assembly, &mut predecessor)?;
-                stack.after = Some((predecessor, later));
+                stack.after = Some(Box::new((predecessor, later)));
                 if let Some(Err(error)) = control.as_mut().map(|control| control.taken_over(&path)) {
                     // It serves all the same.
                     warn(format_args!("{error}"));

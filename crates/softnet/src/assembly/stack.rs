@@ -274,7 +274,7 @@ pub struct Stack {
     follower: Option<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
     /// The process whose place it has taken, and where metrics are to be told when that has ended.
-    pub(super) after: Option<(Predecessor, Option<MetricsConfig>)>,
+    pub(super) after: Option<Box<(Predecessor, Option<MetricsConfig>)>>,
 }
 
 impl fmt::Debug for Stack {
@@ -312,9 +312,10 @@ impl Stack {
         Ok(())
     }
 
-    /// The process whose place it has taken, until that has ended.
-    pub fn predecessor(&self) -> Option<u32> {
-        self.after.as_ref().map(|(predecessor, _)| predecessor.pid)
+    /// The process whose place it has taken, until that has ended; and for how long no packet was
+    /// forwarded.
+    pub fn predecessor(&self) -> Option<(u32, Duration)> {
+        self.after.as_ref().map(|after| (after.0.pid, Duration::from_nanos(after.0.paused)))
     }
 
     /// It has taken another process's place ([`StackBuilder::take_over`]), and all is well: that one
@@ -323,7 +324,8 @@ impl Stack {
     /// # Errors
     /// It has not ended, or metrics can't be told; the stack runs all the same.
     pub fn end_predecessor(&mut self) -> Result<(), StartError> {
-        let Some((predecessor, metrics)) = self.after.take() else { return Ok(()) };
+        let Some(after) = self.after.take() else { return Ok(()) };
+        let (predecessor, metrics) = *after;
         predecessor.done().map_err(system("waiting for the end of the instance that was taken over"))?;
         let Some(metrics) = metrics else { return Ok(()) };
         let until = Instant::now() + GONE;

@@ -80,6 +80,7 @@ impl Housekeeper {
                 Some((device.index, device.live.load_full()?))
             })
             .collect();
+        let began = self.shared.clock.now();
         let stopped = predecessor.stop()?;
         let fits = |((_, live), stopped): (&(u16, Arc<OpenParts>), &StoppedDevice)| {
             (live.napis.len(), live.tx.queues.len()) == (stopped.rx.len(), stopped.tx.len())
@@ -91,20 +92,30 @@ impl Housekeeper {
         // Those that changed meanwhile.
         self.make_connections(predecessor);
         predecessor.take()?;
-        self.go_on(&open, stopped);
+        let rest = self.go_on(&open, stopped);
+        predecessor.paused = self.shared.clock.now() - began;
+        self.settle_down(&open, rest);
         Ok(())
     }
 
-    fn go_on(&mut self, open: &[(u16, Arc<OpenParts>)], stopped: Stopped) {
-        let Some(Taking { mut frames, mut waiting, .. }) = self.taking.take() else { return };
+    /// Has all queues go on where they stopped. Returns frames that are to become free.
+    fn go_on(
+        &mut self,
+        open: &[(u16, Arc<OpenParts>)],
+        stopped: Stopped,
+    ) -> impl Iterator<Item = Frame> + use<> {
+        let (mut frames, mut waiting) = match self.taking.take() {
+            Some(Taking { frames, waiting, .. }) => (Some(frames), waiting),
+            None => (None, Vec::new()),
+        };
         let mut unused: Vec<Frame> = Vec::new();
         for ((_, live), StoppedDevice { rx, tx }) in open.iter().zip(stopped.devices) {
             for (queue, held) in live.tx.queues.iter().zip(tx) {
-                let held = held.into_iter().filter_map(|index| frames.take(index)).collect();
+                let held = held.into_iter().filter_map(|index| frames.as_mut()?.take(index)).collect();
                 unused.extend(queue.take_over(&mut self.ctx, self.shared.clock.now(), held));
             }
             for (instance, HeldFrames { frames: held, is_amid }) in live.napis.iter().zip(rx) {
-                let held = held.into_iter().filter_map(|index| frames.take(index)).collect();
+                let held = held.into_iter().filter_map(|index| frames.as_mut()?.take(index)).collect();
                 let own = waiting.iter_mut().find(|(other, ..)| Arc::ptr_eq(other, instance));
                 let queue = own.and_then(|(_, disabled, _)| disabled.body().rx.as_mut()?.queue());
                 match queue {
@@ -113,13 +124,17 @@ impl Housekeeper {
                 }
             }
         }
-        let mut rest = unused.into_iter().chain(frames.rest());
+        let mut rest = unused.into_iter().chain(frames.into_iter().flat_map(HandedFrames::rest));
         self.ctx.free_frames(rest.by_ref().take(FIRST));
         self.ctx.drain();
         for (instance, disabled, home) in waiting {
             instance.attach(&home, disabled);
         }
-        // Packets flow. What follows may take its time.
+        rest
+    }
+
+    /// Does what may take its time, while packets flow.
+    fn settle_down(&mut self, open: &[(u16, Arc<OpenParts>)], rest: impl Iterator<Item = Frame>) {
         self.ctx.free_frames(rest);
         self.ctx.drain();
         for (dev, live) in open {

@@ -53,6 +53,8 @@ pub enum TakeOverError {
 pub(crate) struct Predecessor {
     channel: Channel,
     pub(crate) pid: u32,
+    /// ns from when it was told to stop until all went on here.
+    pub(crate) paused: u64,
     frames: u32,
     /// Its memory.
     pub(crate) memory: Option<OwnedFd>,
@@ -112,7 +114,19 @@ impl Predecessor {
                 _ => return Err(TakeOverError::Nonsense("a message that does not come next")),
             }
         }
-        Ok(Predecessor { channel, pid, frames, memory, listener, names, devices, neighbours, connections })
+        let paused = 0;
+        Ok(Predecessor {
+            channel,
+            pid,
+            paused,
+            frames,
+            memory,
+            listener,
+            names,
+            devices,
+            neighbours,
+            connections,
+        })
     }
 
     /// Whether a stack of `config` can go on with what there is.
