@@ -11,8 +11,8 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use softnet::log::{self, Level};
 
-/// Tells that the instance serves: systemd starts what comes after a unit of `Type=notify` now. One that
-/// `took_over` is the unit's main process from now on.
+/// Tells that the instance serves: systemd starts what comes after a unit of `Type=notify` now. One
+/// that `took_over` is the unit's main process from now on.
 pub(crate) fn ready(status: &str, took_over: bool) {
     let main = if took_over { format!("MAINPID={}\n", std::process::id()) } else { String::new() };
     tell(&format!("{main}READY=1\nSTATUS={}\n", one_line(status)));

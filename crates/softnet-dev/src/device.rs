@@ -126,7 +126,8 @@ pub trait Device: Send + Sync {
     /// Its queues go on already. Control path.
     ///
     /// # Errors
-    /// What the kernel says: then some of what this process was configured for is as the other had it.
+    /// What the kernel says: then some of what this process was configured for is as the other had
+    /// it.
     fn taken_over(&self) -> SysResult<()> {
         Ok(())
     }

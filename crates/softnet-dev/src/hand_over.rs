@@ -4,9 +4,9 @@
 //! checked where it is used: a number that is out of range, or a descriptor of another kind, is an
 //! error there.
 //!
-//! A frame is the one process's or the other's. The one that hands over stops its queues, says which
-//! frames they hold ([`HeldFrames`]), and touches neither frames nor rings from then on; all others
-//! are free. The other has opened the device before that, and touched nothing.
+//! A frame is the one process's or the other's. The one that hands over stops its queues, says
+//! which frames they hold ([`HeldFrames`]), and touches neither frames nor rings from then on; all
+//! others are free. The other has opened the device before that, and touched nothing.
 
 use std::os::fd::OwnedFd;
 

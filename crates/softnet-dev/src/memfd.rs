@@ -52,8 +52,8 @@ impl MemfdMemory {
         Ok(memory)
     }
 
-    /// The same, but the first `shared` bytes, whole pages, are those of `fd`, the memory of another
-    /// process: what that wrote there is there.
+    /// The same, but the first `shared` bytes, whole pages, are those of `fd`, the memory of
+    /// another process: what that wrote there is there.
     ///
     /// # Errors
     /// InvalidInput if `fd` has fewer bytes, or `shared` is no number of pages.
@@ -67,8 +67,8 @@ impl MemfdMemory {
         }
         let mut memory = Self::on_nodes(len, nodes)?;
         let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE;
-        // SAFETY: replaces the first pages of the mapping that `memory` owns and nothing refers to yet;
-        // the file has as many bytes.
+        // SAFETY: replaces the first pages of the mapping that `memory` owns and nothing refers to
+        // yet; the file has as many bytes.
         unsafe { mmap(memory.base, shared, ProtFlags::READ | ProtFlags::WRITE, flags, &fd, 0)? };
         memory.fd = fd;
         Ok(memory)

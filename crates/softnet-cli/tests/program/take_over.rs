@@ -1,5 +1,5 @@
-//! `softnet run --take-over`: an instance in the place of another, on real interfaces, with packets on
-//! their way.
+//! `softnet run --take-over`: an instance in the place of another, on real interfaces, with packets
+//! on their way.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -211,7 +211,8 @@ const TAKE: u8 = 4;
 const YOURS: u8 = 5;
 const CONNECTIONS: u8 = 7;
 
-/// Up to the moment at which the other may touch rings, the instance goes on; after it, it never does.
+/// Up to the moment at which the other may touch rings, the instance goes on; after it, it never
+/// does.
 #[test]
 fn a_successor_that_ends_before_it_took_over_changes_nothing() {
     let Some(world) = World::new() else { return };
@@ -256,8 +257,10 @@ fn a_successor_that_ends_before_it_took_over_changes_nothing() {
 fn connections_through_nat_go_on() {
     let Some(world) = World::new() else { return };
     let config = config(&world, "native");
+    let gro = "gro = \"frags\"\nnapi_defer_hard_irqs = 2\ngro_flush_timeout = 200000\n";
     let nat = "\n[nat]\n\n[[nat.source]]\ndev = \"s1\"\n";
-    let text = std::fs::read_to_string(&config).unwrap() + nat;
+    let text =
+        std::fs::read_to_string(&config).unwrap().replace("ring =", &(gro.to_owned() + "ring =")) + nat;
     std::fs::write(&config, text).unwrap();
     let mut running = world.running(&config);
     let listener = world.hosts[1].run(|| TcpListener::bind((host(1), 80)).unwrap()).unwrap();

@@ -92,8 +92,8 @@ fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
 }
 
 impl Conntrack {
-    /// Tells the connections that there are at `now`, and that `known` does not have in their state;
-    /// it has them from then on. It is empty at first.
+    /// Tells the connections that there are at `now`, and that `known` does not have in their
+    /// state; it has them from then on. It is empty at first.
     pub fn carry(&self, now: u32, known: &mut Vec<u32>, mut tell: impl FnMut(&Carried)) {
         self.carry_held(now, known, |carried, _| tell(carried));
     }
@@ -158,8 +158,8 @@ impl Conntrack {
         true
     }
 
-    /// Makes the connection, which holds `holds` from then on. `released` gets what another held that
-    /// was dropped for it.
+    /// Makes the connection, which holds `holds` from then on. `released` gets what another held
+    /// that was dropped for it.
     pub(crate) fn make(
         &self,
         now: u32,

@@ -136,9 +136,9 @@ impl NatState {
         });
     }
 
-    /// Makes a connection that another process had, with its mapping, if the rules have the external
-    /// address still. Whether there is such a connection now. One that NAT64 translates is not taken
-    /// over: what stands for its host here is another address.
+    /// Makes a connection that another process had, with its mapping, if the rules have the
+    /// external address still. Whether there is such a connection now. One that NAT64 translates is
+    /// not taken over: what stands for its host here is another address.
     pub fn take_over(&self, now: u32, carried: &Carried) -> bool {
         let [original, _] = carried.tuples;
         if self.conntrack.update(now, carried) {

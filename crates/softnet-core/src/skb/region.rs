@@ -24,9 +24,9 @@ const MAX_REGIONS: usize = 64;
 /// The memory a region is laid out in.
 ///
 /// # Safety
-/// `base` must point to `len` initialised bytes, aligned to 4096, readable and writable, that stay where they are
-/// until the value is dropped and that no other code touches while a handle refers to them. Those behind the frames,
-/// and of a [new](Region::new) region all of them, must be zero.
+/// `base` must point to `len` initialised bytes, aligned to 4096, readable and writable, that stay
+/// where they are until the value is dropped and that no other code touches while a handle refers
+/// to them. Those behind the frames, and of a [new](Region::new) region all of them, must be zero.
 pub unsafe trait RegionMemory: Send + Sync {
     /// First byte.
     fn base(&self) -> *mut u8;

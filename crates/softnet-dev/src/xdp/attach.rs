@@ -37,7 +37,8 @@ pub(crate) struct Attachment {
     /// The driver that the program asks for tags beside frames.
     driver: Option<Driver>,
     link: Mutex<Option<XdpLink>>,
-    /// Of an attachment that another process made: the program that is to take the place of its own.
+    /// Of an attachment that another process made: the program that is to take the place of its
+    /// own.
     ready: Mutex<Option<Program>>,
     open: AtomicUsize,
 }
@@ -96,8 +97,8 @@ impl Attachment {
         Ok(attachment)
     }
 
-    /// The same of an interface with `link`, which another process made: its program stays until the
-    /// device is [taken over](Self::taken_over).
+    /// The same of an interface with `link`, which another process made: its program stays until
+    /// the device is [taken over](Self::taken_over).
     pub(super) fn handed_over(
         filter: &ClaimFilter,
         ports: &Arc<OpenPorts>,
@@ -142,7 +143,8 @@ impl Attachment {
         })
     }
 
-    /// The device is this process's: its own program takes the place of the other's, between two packets.
+    /// The device is this process's: its own program takes the place of the other's, between two
+    /// packets.
     pub(super) fn taken_over(&self) -> SysResult<()> {
         let ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner).take();
         let (Some(program), Some(link)) = (ready, &*self.link()) else { return Ok(()) };

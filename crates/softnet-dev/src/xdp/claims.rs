@@ -60,7 +60,8 @@ impl Claims {
         Ok(conflict.filter(|_| !claim.shared))
     }
 
-    /// The first of `addresses` that the kernel has now, too. `None` also if the kernel can't be asked.
+    /// The first of `addresses` that the kernel has now, too. `None` also if the kernel can't be
+    /// asked.
     pub fn conflict(&self, addresses: &[IpAddr]) -> Option<Conflict> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let netlink = &mut state.0;
@@ -69,8 +70,8 @@ impl Claims {
     }
 }
 
-/// The addresses on which ports of softnet's are not to be the kernel's as well. Not the link-local one that both derive from
-/// the MAC address, unless it was said that addresses are shared.
+/// The addresses on which ports of softnet's are not to be the kernel's as well. Not the link-local
+/// one that both derive from the MAC address, unless it was said that addresses are shared.
 pub(super) fn shared(claim: &Claim, filter: &ClaimFilter, dev: u16, kernel: &[IpAddr]) -> Vec<Addr> {
     if !claim.shared {
         return Vec::new();

@@ -49,8 +49,8 @@ impl Device for XdpDevice {
         &self.info
     }
 
-    /// Also brings the kernel's counts of lost packets into the RX queues' statistics: they are worth a system
-    /// call when it is asked for, not on the packets' way.
+    /// Also brings the kernel's counts of lost packets into the RX queues' statistics: they are
+    /// worth a system call when it is asked for, not on the packets' way.
     fn link(&self) -> LinkState {
         self.sockets.iter().for_each(|socket| socket.refresh());
         self.control.link()

@@ -1,6 +1,7 @@
 //! The queues of a device that is being opened.
 //!
-//! Called by the thread that opens it. Invariant: what was added is closed again, or becomes the device's.
+//! Called by the thread that opens it. Invariant: what was added is closed again, or becomes the
+//! device's.
 
 use std::sync::Arc;
 
@@ -32,7 +33,8 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// Opens a queue, fills its ring, and leads the program to it. Returns how many frames were posted.
+    /// Opens a queue, fills its ring, and leads the program to it. Returns how many frames were
+    /// posted.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn add_queue(
         &mut self,

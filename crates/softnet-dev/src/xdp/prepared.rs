@@ -87,8 +87,8 @@ pub(super) fn prepare(
     let filter = ClaimFilter::new(link.mac, dev, &cfg.claim, &theirs.addresses());
     let filter = filter.with_longest(longest as usize);
     let control = Control::new(link.index).map_err(kernel)?;
-    // A driver that does not tell has some of these in use, but at least one; on a TX queue that is not in use the
-    // kernel would let packets lie without a word.
+    // A driver that does not tell has some of these in use, but at least one; on a TX queue that is
+    // not in use the kernel would let packets lie without a word.
     let (rx_queues, tx_queues) = control.channels().unwrap_or((link.rx_queues, 1));
     let mut ring = cfg.ring;
     while rx_queues as usize * ring as usize > cfg.max_posted && ring > MIN_RING {

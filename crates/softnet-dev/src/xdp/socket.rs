@@ -148,8 +148,8 @@ impl Xsk {
         Ok(rings.bound(xsk))
     }
 
-    /// The socket `fd` of the queue `to`, which another process opened and bound, with rings of `ring`
-    /// slots each. The rings are mapped, and left as they are.
+    /// The socket `fd` of the queue `to`, which another process opened and bound, with rings of
+    /// `ring` slots each. The rings are mapped, and left as they are.
     pub(super) fn handed_over(
         umem: &Arc<Umem>,
         parts: (&Arc<Attachment>, &Arc<KernelNapis>),

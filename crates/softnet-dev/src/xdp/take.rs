@@ -24,12 +24,12 @@ use crate::bpf::{XdpLink, XdpMode};
 use crate::device::OpenDevice;
 use crate::hand_over::{DeviceFacts, DeviceHandOver};
 
-/// As [`open_with_claims`](super::open_with_claims), of a device that another process has open, which
-/// told `handed` of it. The region of `umem` has the other's frames.
+/// As [`open_with_claims`](super::open_with_claims), of a device that another process has open,
+/// which told `handed` of it. The region of `umem` has the other's frames.
 ///
 /// # Errors
-/// As there; and [`XdpError::HandOver`] if the device is not as `cfg` has it, and can't become so while
-/// it is open. The other process's is untouched.
+/// As there; and [`XdpError::HandOver`] if the device is not as `cfg` has it, and can't become so
+/// while it is open. The other process's is untouched.
 pub fn take_with_claims(
     cfg: &XdpConfig,
     umem: &Arc<Umem>,

@@ -113,8 +113,8 @@ impl StackBuilder {
     }
 
     /// With a control socket, in the place of another process that has it, and allows that
-    /// ([`Introspect::on_hand_over`](crate::Introspect::on_hand_over)): that one's devices go on here,
-    /// where they stopped there, and its neighbours are known. When the stack has started,
+    /// ([`Introspect::on_hand_over`](crate::Introspect::on_hand_over)): that one's devices go on
+    /// here, where they stopped there, and its neighbours are known. When the stack has started,
     /// [`Stack::end_predecessor`] has the other end.
     pub fn take_over(mut self) -> Self {
         (self.control, self.take_over) = (true, true);

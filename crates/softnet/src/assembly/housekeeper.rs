@@ -320,16 +320,6 @@ impl Housekeeper {
         there.into_iter().try_for_each(|vlan| self.open(vlan))
     }
 
-    /// Sets what is set for a device that is open: how it spreads flows, and the knobs of its instances.
-    fn apply_settings(&self, dev: u16, live: &OpenParts) {
-        let device = &self.shared.devices[usize::from(dev)];
-        device.apply_rss(&*live.device);
-        live.napis.iter().for_each(|instance| device.apply_deferral(instance));
-        if let Some(warning) = live.napis.first().and_then(|instance| instance.napi.mitigation.warning()) {
-            warn(format_args!("{}: {warning}", device.name));
-        }
-    }
-
     /// Has it told what becomes of the interface behind a device that was opened, if that has one.
     /// That of a device which the program opens itself is known by now only; it may have gone
     /// meanwhile.

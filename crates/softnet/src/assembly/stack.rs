@@ -126,8 +126,8 @@ impl Assembly {
         Self::make(config, patches, opener, None)
     }
 
-    /// As [`new`](Self::new), to take the place of `predecessor`, if there is one: its devices are open
-    /// then, and stand still.
+    /// As [`new`](Self::new), to take the place of `predecessor`, if there is one: its devices are
+    /// open then, and stand still.
     pub(super) fn make<O: Opener + 'static>(
         mut config: Config,
         patches: Vec<(u16, u16)>,
@@ -318,8 +318,8 @@ impl Stack {
         self.after.as_ref().map(|after| (after.0.pid, Duration::from_nanos(after.0.paused)))
     }
 
-    /// It has taken another process's place ([`StackBuilder::take_over`]), and all is well: that one
-    /// ends now. Does nothing otherwise.
+    /// It has taken another process's place ([`StackBuilder::take_over`]), and all is well: that
+    /// one ends now. Does nothing otherwise.
     ///
     /// # Errors
     /// It has not ended, or metrics can't be told; the stack runs all the same.
@@ -349,8 +349,8 @@ impl Stack {
         Self::run_by(assembly, &mut spawn, None)
     }
 
-    /// The same in the place of `predecessor`, which has stopped when this succeeds, and goes on if it
-    /// does not.
+    /// The same in the place of `predecessor`, which has stopped when this succeeds, and goes on if
+    /// it does not.
     pub(super) fn run_instead(
         assembly: Assembly,
         predecessor: &mut Predecessor,

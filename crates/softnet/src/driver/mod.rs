@@ -209,7 +209,8 @@ pub trait Opener: Send {
     /// Opens a device on the region of `ctx`.
     fn open(&mut self, device: &OpenRequest<'_>, ctx: &mut SoftnetData) -> Result<OpenDevice, DeviceError>;
 
-    /// As [`open`](Self::open), of a device that another process has open, and is about to hand over.
+    /// As [`open`](Self::open), of a device that another process has open, and is about to hand
+    /// over.
     fn take(
         &mut self,
         device: &OpenRequest<'_>,

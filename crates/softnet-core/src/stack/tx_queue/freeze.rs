@@ -17,8 +17,8 @@ pub struct FrozenQueue<'a, W> {
 }
 
 impl<W: TxWake> NetdevQueue<W> {
-    /// Owns the queue until it is [thawed](FrozenQueue::thaw). Waits for its owner; takes back what was
-    /// sent.
+    /// Owns the queue until it is [thawed](FrozenQueue::thaw). Waits for its owner; takes back what
+    /// was sent.
     pub fn freeze(&self, ctx: &mut SoftnetData, now: u64) -> FrozenQueue<'_, W> {
         let _owner = AbortOnPanic::new();
         let mut guard = self.own();

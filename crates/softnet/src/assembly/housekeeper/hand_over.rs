@@ -1,8 +1,9 @@
-//! The stack is handed over to another process: what it has is told, its queues are stopped, and either
-//! the process ends, or all goes on.
+//! The stack is handed over to another process: what it has is told, its queues are stopped, and
+//! either the process ends, or all goes on.
 //!
-//! Invariant: from the moment at which the frames of rings are told until the end, no thread of this
-//! process touches a ring; if it goes on, it does so with rings that no other process has touched.
+//! Invariant: from the moment at which the frames of rings are told until the end, no thread of
+//! this process touches a ring; if it goes on, it does so with rings that no other process has
+//! touched.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use softnet_core::napi::Disabled;
 use softnet_core::nat::seconds;
+use softnet_core::skb::Batch;
 use softnet_core::stack::tx_queue::FrozenQueue;
 use softnet_dev::hand_over::HeldFrames;
 
@@ -88,8 +90,8 @@ impl Housekeeper {
         all
     }
 
-    /// Stops the queues, and hands all over by `channel`. Comes back only if that failed, with the queues
-    /// going on.
+    /// Stops the queues, and hands all over by `channel`. Comes back only if that failed, with the
+    /// queues going on.
     pub(super) fn hand_over(&mut self, channel: &mut Channel) -> ControlError {
         let Offering { devices, mut known } = std::mem::take(&mut self.offering);
         let is_open = |(dev, live): &(u16, Arc<OpenParts>)| {
@@ -122,8 +124,8 @@ impl Housekeeper {
         ControlError::HandOver(why)
     }
 
-    /// Stops reception, and waits a while until what was received has left. Discipline that hold packets
-    /// back on purpose are not waited for.
+    /// Stops reception, and waits a while until what was received has left. Discipline that hold
+    /// packets back on purpose are not waited for.
     fn pause(&mut self, devices: &[(u16, Arc<OpenParts>)]) -> Vec<Paused> {
         let pause = |instance: &Arc<NapiInstance>| (instance.clone(), instance.pause());
         let napis = devices.iter().flat_map(|(_, live)| &live.napis);
@@ -134,6 +136,7 @@ impl Housekeeper {
                 std::thread::sleep(LOOK);
             }
         };
+        paused.iter_mut().for_each(|paused| self.flush_gro(paused));
         wait(&|| self.shared.backlogs.len() == 0);
         paused.extend(self.shared.backlogs.instances().iter().map(pause));
         self.shared.handle_left(&mut self.ctx);
@@ -144,6 +147,25 @@ impl Housekeeper {
             })
         });
         paused
+    }
+
+    /// Has what GRO holds of a paused instance received by its worker, as if it were steered there.
+    /// A filter at ingress would not see it: then it stays.
+    fn flush_gro(&mut self, (instance, disabled): &mut Paused) {
+        let filtered =
+            self.shared.netdevs.get(usize::from(instance.napi.dev)).is_some_and(|dev| dev.ingress.is_set());
+        let Some(backlog) = self.shared.backlogs.instances().get(instance.worker).filter(|_| !filtered)
+        else {
+            return;
+        };
+        let mut batch = Batch::new();
+        loop {
+            disabled.take_gro(&mut batch);
+            if batch.is_empty() {
+                return;
+            }
+            backlog.netif_rx(&mut self.ctx, &mut batch);
+        }
     }
 
     /// Its counters end with it: tells what it has done.
@@ -160,6 +182,8 @@ impl Housekeeper {
             .filter_map(|dev| dev.live.load_full())
             .map(|live| lock(&live.layout).totals().qlen)
             .sum();
+        let in_gro: usize = self.shared.napis().iter().map(|instance| instance.napi.stats.gro.held()).sum();
+        let queued = queued + in_gro as u64;
         let held = self.shared.control().slow.held() as u64 + self.shared.backlogs.len() as u64 + queued;
         let dropped: u64 = self.shared.contexts().iter().map(|context| context.dropped()).sum();
         note(format_args!(

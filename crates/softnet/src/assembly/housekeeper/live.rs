@@ -201,6 +201,17 @@ impl Housekeeper {
         }
     }
 
+    /// Sets what is set for a device that is open: how it spreads flows, and the knobs of its
+    /// instances.
+    pub(super) fn apply_settings(&self, dev: u16, live: &OpenParts) {
+        let device = &self.shared.devices[usize::from(dev)];
+        device.apply_rss(&*live.device);
+        live.napis.iter().for_each(|instance| device.apply_deferral(instance));
+        if let Some(warning) = live.napis.first().and_then(|instance| instance.napi.mitigation.warning()) {
+            warn(format_args!("{}: {warning}", device.name));
+        }
+    }
+
     /// Forgets neighbours of a device that are on no network of it any more.
     fn forget_off_link(&mut self, dev: u16) {
         let device = &self.config.devices[usize::from(dev)];

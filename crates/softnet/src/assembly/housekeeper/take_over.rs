@@ -1,8 +1,8 @@
-//! The stack takes another process's place: its devices are open in both until then, and stand still
-//! here; then the other stops, and they go on here.
+//! The stack takes another process's place: its devices are open in both until then, and stand
+//! still here; then the other stops, and they go on here.
 //!
-//! Invariant: before the other has said that all is this process's, no ring and no frame is touched:
-//! no instance is enabled, and no frame is free.
+//! Invariant: before the other has said that all is this process's, no ring and no frame is
+//! touched: no instance is enabled, and no frame is free.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -64,8 +64,8 @@ impl Housekeeper {
         }
     }
 
-    /// Has `predecessor` stop, and goes on in its place. On an error nothing was touched, and that goes
-    /// on.
+    /// Has `predecessor` stop, and goes on in its place. On an error nothing was touched, and that
+    /// goes on.
     pub(in crate::assembly) fn take_over(
         &mut self,
         predecessor: &mut Predecessor,
@@ -180,8 +180,8 @@ impl Housekeeper {
         }
     }
 
-    /// The take-over failed: its instances can be closed like others, without their queues, which are
-    /// the other process's still.
+    /// The take-over failed: its instances can be closed like others, without their queues, which
+    /// are the other process's still.
     pub(super) fn give_up_taking(&mut self) {
         let Some(taking) = self.taking.take() else { return };
         for (instance, mut disabled, home) in taking.waiting {

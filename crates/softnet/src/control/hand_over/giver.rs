@@ -1,8 +1,8 @@
-//! The running instance's side of a take-over: from the request to the moment at which its queues stop.
-//! What follows is the housekeeper's (`assembly/housekeeper/hand_over.rs`).
+//! The running instance's side of a take-over: from the request to the moment at which its queues
+//! stop. What follows is the housekeeper's (`assembly/housekeeper/hand_over.rs`).
 //!
-//! A thread of its own for each request, one at a time. Invariant: until the housekeeper is told to stop
-//! the queues, nothing has changed.
+//! A thread of its own for each request, one at a time. Invariant: until the housekeeper is told to
+//! stop the queues, nothing has changed.
 
 use std::fmt;
 use std::io;
@@ -49,7 +49,8 @@ impl TakeOver {
     }
 }
 
-/// What is done when another process runs in this one's place: with an error, if it ended before it said so.
+/// What is done when another process runs in this one's place: with an error, if it ended before it
+/// said so.
 type Hook = Box<dyn Fn(Result<(), String>) + Send + Sync>;
 
 /// What a stack needs to be handed over.
@@ -180,8 +181,8 @@ fn offer(shared: &StackInner, offered: &Offered, channel: &mut Channel) -> io::R
     channel.send(Kind::Connections, &[])
 }
 
-/// With all standing still: tells the other process which connections changed since the offer, and `stopped`. Does not return if it is the other's
-/// then; else says why it is not.
+/// With all standing still: tells the other process which connections changed since the offer, and
+/// `stopped`. Does not return if it is the other's then; else says why it is not.
 pub(crate) fn hand_over(
     giving: &Giving,
     channel: &mut Channel,

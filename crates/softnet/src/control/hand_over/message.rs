@@ -1,7 +1,7 @@
 //! What is said when one process takes another's place: plain data, and how it is written.
 //!
-//! The offer is text, since it is read before anything stops. The frames are numbers, since all wait
-//! for them.
+//! The offer is text, since it is read before anything stops. The frames are numbers, since all
+//! wait for them.
 
 use std::net::IpAddr;
 

@@ -1,7 +1,7 @@
 //! The successor's side of a take-over: the connection to the process whose place it takes.
 //!
-//! Used by the thread that starts a stack. Invariant: nothing of the other process is touched before
-//! [`take`](Predecessor::take) has succeeded.
+//! Used by the thread that starts a stack. Invariant: nothing of the other process is touched
+//! before [`take`](Predecessor::take) has succeeded.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
