@@ -18,11 +18,12 @@ use super::Housekeeper;
 use crate::config::{Config, DeviceConfig, InterfaceAddr, available_cpus, is_link_local};
 use crate::control::commands::Change;
 use crate::control::{ControlError, SetAddr, SetQdisc, Target};
+use crate::device::OpenParts;
 use crate::live::{LiveError, change_neigh, change_route, changed_addresses};
 use crate::stack::rib::Rib;
 use crate::stack::routes;
 use crate::tx::qdisc::Layout;
-use crate::util::lock;
+use crate::util::{lock, warn};
 
 /// What the forwarding tables know of a device with these parameters, of whose addresses these are
 /// not used: of its own ones the link-local one may be among them, which is not in its configuration.
