@@ -240,6 +240,10 @@ fn a_successor_that_ends_before_it_took_over_changes_nothing() {
     world.assert_forwards();
     drop(stream);
     traffic.assert_complete();
+    // One that says nothing any more.
+    let silent = ask(&world, &[(STOP, STOPPED)]);
+    world.assert_forwards();
+    drop(silent);
     assert_eq!(pid(&world), u64::from(running.pid()));
     until("what became of them", || running.said().contains("another process could not take over"));
     // It may have touched rings: the instance ends, and says why.

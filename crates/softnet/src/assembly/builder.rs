@@ -159,8 +159,12 @@ impl StackBuilder {
                 let mut stack = Stack::run_instead(assembly, &mut predecessor)?;
                 stack.after = Some(Box::new((predecessor, later)));
                 if let Some(Err(error)) = control.as_mut().map(|control| control.taken_over(&path)) {
-                    // It serves all the same.
-                    warn(format_args!("{error}"));
+                    // The other was asked to stop in this moment, and has removed it. Else it
+                    // serves all the same.
+                    match Listener::bind_for(&path, group.as_deref()) {
+                        Ok(anew) => control = Some(anew),
+                        Err(_) => warn(format_args!("{error}")),
+                    }
                 }
                 stack
             }

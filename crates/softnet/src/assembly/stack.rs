@@ -435,6 +435,10 @@ impl Stack {
 
 impl Drop for Stack {
     fn drop(&mut self) {
+        // It is another process's, and this one is about to end.
+        while self.shared.giving.is_given() {
+            std::thread::park();
+        }
         // First: what is being taken apart answers no questions.
         self.server = None;
         self.metrics = None;

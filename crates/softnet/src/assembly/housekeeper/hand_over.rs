@@ -22,7 +22,7 @@ use crate::control::hand_over::{Channel, Offered, Stopped, StoppedDevice, giver}
 use crate::device::OpenParts;
 use crate::napi::{Input, NapiInstance};
 use crate::tx::{NetdevQueue, QueueWake};
-use crate::util::{lock, note};
+use crate::util::lock;
 
 /// How long packets that were received may take to leave, before queues stand still.
 const DRAIN: Duration = Duration::from_micros(1500);
@@ -113,8 +113,7 @@ impl Housekeeper {
         let why = match stopped(&devices, &mut paused, &mut frozen) {
             Some(stopped) => {
                 let changed = self.connections(&mut known);
-                self.tell_totals();
-                giver::hand_over(&self.shared.giving, channel, (&changed, &stopped))
+                giver::hand_over(&self.shared.giving, channel, (&changed, &stopped), &self.totals())
             }
             None => "a queue can't be handed over".into(),
         };
@@ -124,7 +123,7 @@ impl Housekeeper {
         ControlError::HandOver(why)
     }
 
-    /// Stops reception, and waits a while until what was received has left. Discipline that hold
+    /// Stops reception, and waits a while until what was received has left. Disciplines that hold
     /// packets back on purpose are not waited for.
     fn pause(&mut self, devices: &[(u16, Arc<OpenParts>)]) -> Vec<Paused> {
         let pause = |instance: &Arc<NapiInstance>| (instance.clone(), instance.pause());
@@ -168,27 +167,20 @@ impl Housekeeper {
         }
     }
 
-    /// Its counters end with it: tells what it has done.
-    fn tell_totals(&self) {
-        let totals: Vec<_> = self.shared.devices.iter().map(|dev| dev.totals()).collect();
-        let (rx, tx): (u64, u64) = (
-            totals.iter().map(|total| total.rx.packets).sum(),
-            totals.iter().map(|total| total.tx.packets).sum(),
-        );
-        let queued: u64 = self
-            .shared
-            .devices
-            .iter()
-            .filter_map(|dev| dev.live.load_full())
-            .map(|live| lock(&live.layout).totals().qlen)
-            .sum();
-        let in_gro: usize = self.shared.napis().iter().map(|instance| instance.napi.stats.gro.held()).sum();
-        let queued = queued + in_gro as u64;
-        let held = self.shared.control().slow.held() as u64 + self.shared.backlogs.len() as u64 + queued;
+    /// What it has done, in words: its counters end with it.
+    fn totals(&self) -> String {
+        let (mut rx, mut tx, mut held) = (0, 0, 0);
+        for device in &self.shared.devices {
+            let totals = device.totals();
+            (rx, tx) = (rx + totals.rx.packets, tx + totals.tx.packets);
+            if let Some(live) = device.live.load_full() {
+                held += lock(&live.layout).totals().qlen;
+                held += live.napis.iter().map(|instance| instance.napi.stats.gro.held() as u64).sum::<u64>();
+            }
+        }
+        held += self.shared.control().slow.held() as u64 + self.shared.backlogs.len() as u64;
         let dropped: u64 = self.shared.contexts().iter().map(|context| context.dropped()).sum();
-        note(format_args!(
-            "another process takes over: {rx} packets received, {tx} transmitted, {dropped} dropped; {held} were held, and end here"
-        ));
+        format!("{rx} packets received, {tx} transmitted, {dropped} dropped; {held} were held, and end here")
     }
 }
 

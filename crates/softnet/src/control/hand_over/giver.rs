@@ -182,11 +182,13 @@ fn offer(shared: &StackInner, offered: &Offered, channel: &mut Channel) -> io::R
 }
 
 /// With all standing still: tells the other process which connections changed since the offer, and
-/// `stopped`. Does not return if it is the other's then; else says why it is not.
+/// `stopped`. Does not return if it is the other's then, and tells the user `totals`; else says why
+/// it is not.
 pub(crate) fn hand_over(
     giving: &Giving,
     channel: &mut Channel,
     (changed, stopped): (&Connections, &Stopped),
+    totals: &str,
 ) -> String {
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::WouldBlock => format!("it took nothing within {} ms", TAKES.as_millis()),
@@ -206,6 +208,7 @@ pub(crate) fn hand_over(
         return failed(error);
     }
     giving.given.store(true, Ordering::Release);
+    note(format_args!("another process takes over: {totals}"));
     giving.end(match channel.receive(RUNS) {
         Ok((Kind::Done, _)) => Ok(()),
         Ok(_) => Err("it said something else than that it runs".into()),
