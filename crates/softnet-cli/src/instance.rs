@@ -1,6 +1,7 @@
 //! A running stack, as this program needs it: something to ask and to stop.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use softnet::config::Config;
@@ -30,6 +31,17 @@ impl Running {
         &self.view
     }
 
+    /// The process whose place it has taken, and how long no packet was forwarded.
+    pub(crate) fn predecessor(&self) -> Option<(u32, Duration)> {
+        self.stack.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.predecessor()
+    }
+
+    /// Has that process end.
+    pub(crate) fn end_predecessor(&self) -> Result<(), String> {
+        let mut stack = self.stack.lock().unwrap_or_else(PoisonError::into_inner);
+        stack.as_mut().map_or(Ok(()), Stack::end_predecessor).map_err(|error| error.to_string())
+    }
+
     /// Leads to it, for code that opens sockets. `None` once it was stopped.
     pub(crate) fn handle(&self) -> Option<Handle> {
         self.stack.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(Stack::handle)
@@ -57,6 +69,12 @@ pub(crate) fn start(config: Config) -> Result<Arc<Running>, String> {
 /// Starts a stack as [`start`] does, which `softnet show` finds.
 pub(crate) fn start_shown(config: Config) -> Result<Arc<Running>, Failure> {
     let started = Stack::builder().config(config).control_socket().start();
+    started.map(running).map_err(|error| Failure::Run(error.to_string()))
+}
+
+/// The same in the place of the instance that runs under its name.
+pub(crate) fn take_over(config: Config) -> Result<Arc<Running>, Failure> {
+    let started = Stack::builder().config(config).take_over().start();
     started.map(running).map_err(|error| Failure::Run(error.to_string()))
 }
 

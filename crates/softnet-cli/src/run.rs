@@ -19,7 +19,7 @@ use crate::supervisor;
 use crate::text::print;
 
 /// Run a stack from a configuration file, until SIGINT or SIGTERM.
-#[derive(clap::Args)]
+#[derive(Clone, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Run {
     /// The configuration, in TOML.
@@ -35,6 +35,15 @@ pub(crate) struct Run {
     /// device).
     #[arg(long)]
     force: bool,
+    /// Take the place of the instance that runs under the same name: it goes on until this one is
+    /// ready, then hands over its devices, and ends. Nothing is lost, and forwarding stops for a
+    /// few milliseconds.
+    #[arg(long, conflicts_with = "check")]
+    take_over: bool,
+    /// With --take-over: the name of the running instance, and then of this one, instead of
+    /// stack.name; or the path of its control socket.
+    #[arg(long, requires = "take_over")]
+    name: Option<String>,
     /// What is told on standard error while it runs: of error, warn, info, debug those up to this.
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log_level: Level,
@@ -68,7 +77,21 @@ Lines on standard error begin with the instance's name; under journald they have
 
 Started by systemd in a unit of Type=notify, it says when it runs and when it stops (sd_notify).
 
-Exit codes: 0 stopped by a signal, 1 failed, 2 the configuration is wrong (every error is listed)."#;
+With --take-over it takes the place of the running instance of the same name, say that of an older version: see "Upgrading without a pause" in the book. Its configuration, which must have the same interfaces with the same `ring` and `mode`, and the same `frames`, is read and checked first; if anything is wrong, the running instance goes on.
+
+Exit codes: 0 stopped by a signal or taken over, 1 failed, 2 the configuration is wrong (every error is listed)."#;
+
+impl Run {
+    /// What is said on the command line comes before what the file says.
+    fn change(&self, config: &mut Config) {
+        config.devices.iter_mut().for_each(|device| device.force |= self.force);
+        match &self.name {
+            Some(path) if path.contains('/') => config.stack.control = Some(path.into()),
+            Some(name) => (config.stack.name, config.stack.control) = (name.clone(), None),
+            None => {}
+        }
+    }
+}
 
 /// Runs the command.
 pub(crate) fn run(args: &Run) -> Result<(), Failure> {
@@ -80,9 +103,7 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
         };
         Failure::Usage(format!("the configuration has {many}; no interface was touched\n{errors}"))
     })?;
-    if args.force {
-        config.devices.iter_mut().for_each(|device| device.force = true);
-    }
+    args.change(&mut config);
     let summary = [
         (config.devices.len(), "device"),
         (config.stack.workers.len(), "worker"),
@@ -110,19 +131,40 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
     let name = config.stack.name.clone();
     log::set(&name, args.log_level);
     give_up_privileges();
-    let stack = instance::start_shown(config)?;
-    let (file, force) = (args.config.clone(), args.force);
+    let stack = match args.take_over {
+        true => instance::take_over(config)?,
+        false => instance::start_shown(config)?,
+    };
+    let again = args.clone();
     stack.view().on_reload(move || {
-        let mut config = Config::load(&file)?;
-        config.devices.iter_mut().for_each(|device| device.force |= force);
+        let mut config = Config::load(&again.config)?;
+        again.change(&mut config);
         Ok(config)
+    });
+    let own = name.clone();
+    stack.view().on_hand_over(move |how| match how {
+        Ok(()) => {
+            // It may not be read any more.
+            let _ = print(&format!("{own}: handed over\n"));
+            std::process::exit(0)
+        }
+        Err(why) => {
+            log::say(Level::Error, format_args!("the process that took over failed: {why}"));
+            std::process::exit(1)
+        }
+    });
+    let instead = stack.predecessor().map_or_else(String::new, |(pid, pause)| {
+        format!(" in the place of pid {pid}, after {:.1} ms", pause.as_secs_f64() * 1000.0)
     });
     // The router runs whether or not this is read.
     let _ = print(&format!(
-        "{name}: running: {summary}; `softnet show stats --name {}`\n",
+        "{name}: running{instead}: {summary}; `softnet show stats --name {}`\n",
         shown_name(&name, &path)
     ));
-    supervisor::ready(&format!("running: {summary}"));
+    supervisor::ready(&format!("running: {summary}"), args.take_over);
+    if let Err(error) = stack.end_predecessor() {
+        log::say(Level::Warn, format_args!("{error}"));
+    }
     while next_signal(&signals) == Signal::HUP.as_raw() {
         match stack.view().reload() {
             Ok(done) => log::say(Level::Info, format_args!("configuration read again: {}", told(&done))),

@@ -11,9 +11,16 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use softnet::log::{self, Level};
 
-/// Tells that the instance serves: systemd starts what comes after a unit of `Type=notify` now.
-pub(crate) fn ready(status: &str) {
-    tell(&format!("READY=1\nSTATUS={}\n", one_line(status)));
+/// Tells that the instance serves: systemd starts what comes after a unit of `Type=notify` now. One
+/// that `took_over` is the unit's main process from now on.
+pub(crate) fn ready(status: &str, took_over: bool) {
+    tell(&readiness(status, took_over.then(std::process::id)));
+}
+
+/// That it serves; and that it is the main process, by its number.
+fn readiness(status: &str, main: Option<u32>) -> String {
+    let main = main.map_or_else(String::new, |pid| format!("MAINPID={pid}\n"));
+    format!("{main}READY=1\nSTATUS={}\n", one_line(status))
 }
 
 /// Tells that it stops because it was asked to.
@@ -82,6 +89,12 @@ mod tests {
         let error = (0..100_000).find_map(|_| send(path.as_os_str(), "x").err()).unwrap();
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
         drop(full);
+    }
+
+    #[test]
+    fn one_that_took_over_is_the_main_process() {
+        assert_eq!(readiness("running", None), "READY=1\nSTATUS=running\n");
+        assert_eq!(readiness("running", Some(77)), "MAINPID=77\nREADY=1\nSTATUS=running\n");
     }
 
     #[test]

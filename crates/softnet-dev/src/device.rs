@@ -17,12 +17,14 @@ use std::sync::Arc;
 
 use softnet_core::SoftnetData;
 use softnet_core::napi::MitigationConfig;
-use softnet_core::skb::{Batch, DropReason, FrameBatch};
+use softnet_core::skb::{Batch, DropReason, Frame, FrameBatch};
 pub use softnet_core::stack::device::{QueueStats, Reaped, TxQueue};
 use softnet_core::steer::FlowKey;
 
+use crate::hand_over::{DeviceHandOver, HeldFrames};
 use crate::rx_class::{RssChange, RssView, RuleOrder, RuleView, RxClassError};
 use crate::snoop::Snoop;
+use crate::sys_error::SysResult;
 
 /// What a device can do.
 #[non_exhaustive]
@@ -115,6 +117,20 @@ pub trait Device: Send + Sync {
     fn losses(&self) -> Vec<(DropReason, u64)> {
         Vec::new()
     }
+    /// What another process needs to go on with it. The device stays as it is; control path.
+    /// `None`: that can't be done with it.
+    fn hand_over(&self) -> Option<SysResult<DeviceHandOver>> {
+        None
+    }
+    /// It was opened to be taken over from another process, and is this one's alone from now on.
+    /// Its queues go on already. Control path.
+    ///
+    /// # Errors
+    /// What the kernel says: then some of what this process was configured for is as the other had
+    /// it.
+    fn taken_over(&self) -> SysResult<()> {
+        Ok(())
+    }
     /// How it spreads flows over its RX queues. Control path, as all that follow: may make system
     /// calls.
     ///
@@ -188,6 +204,17 @@ pub trait RxQueue: Send {
     fn stats(&self) -> Arc<QueueStats>;
     /// Frames it holds now (posted or received but not yet handed out).
     fn held(&self) -> usize;
+    /// Which these are, for another process that is to go on with the queue. `None`: it can't be
+    /// handed over.
+    fn held_frames(&self) -> Option<HeldFrames> {
+        None
+    }
+    /// Goes on where another process stopped, which held `frames`: before anything else is done
+    /// with a queue that was opened for that. `is_amid`: see [`HeldFrames::is_amid`]. Returns the
+    /// frames that it has no use for.
+    fn take_over(&mut self, frames: Vec<Frame>, _is_amid: bool) -> Vec<Frame> {
+        frames
+    }
     /// Gives every frame back and closes the queue.
     fn close(self: Box<Self>, ctx: &mut SoftnetData);
 }

@@ -10,6 +10,7 @@ pub mod ethtool;
 mod ethtool_rx;
 pub mod flow_hkey;
 mod flow_slots;
+pub mod hand_over;
 pub mod hugepage;
 pub mod mem;
 pub mod memfd;

@@ -4,6 +4,7 @@
 //! each. Without that all of them would be on the node of the thread that happened to start the stack.
 
 use std::ffi::c_void;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
@@ -15,6 +16,7 @@ const NODES: usize = 1024;
 /// A shared mapping of a memfd.
 #[derive(Debug)]
 pub struct MemfdMemory {
+    fd: OwnedFd,
     base: *mut c_void,
     len: usize,
 }
@@ -42,11 +44,33 @@ impl MemfdMemory {
         flags.set(MapFlags::POPULATE, nodes.is_empty());
         // SAFETY: a fresh mapping at an address the kernel chooses.
         let base = unsafe { mmap(std::ptr::null_mut(), len, prot, flags, &fd, 0)? };
-        let memory = MemfdMemory { base, len };
+        let memory = MemfdMemory { fd, base, len };
         if !nodes.is_empty() {
             memory.prefer(nodes);
             memory.populate();
         }
+        Ok(memory)
+    }
+
+    /// The same, but the first `shared` bytes, whole pages, are those of `fd`, the memory of
+    /// another process: what that wrote there is there.
+    ///
+    /// # Errors
+    /// InvalidInput if `fd` has fewer bytes, or `shared` is no number of pages.
+    pub fn handed_over(fd: OwnedFd, shared: usize, len: usize, nodes: &[u16]) -> std::io::Result<Self> {
+        let bytes = rustix::fs::fstat(&fd)?.st_size;
+        if shared > len
+            || !shared.is_multiple_of(4096)
+            || u64::try_from(bytes).is_ok_and(|have| have < shared as u64)
+        {
+            return Err(std::io::ErrorKind::InvalidInput.into());
+        }
+        let mut memory = Self::on_nodes(len, nodes)?;
+        let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE;
+        // SAFETY: replaces the first pages of the mapping that `memory` owns and nothing refers to
+        // yet; the file has as many bytes.
+        unsafe { mmap(memory.base, shared, ProtFlags::READ | ProtFlags::WRITE, flags, &fd, 0)? };
+        memory.fd = fd;
         Ok(memory)
     }
 
@@ -79,6 +103,13 @@ impl MemfdMemory {
     }
 }
 
+/// What another process maps to have the same frames.
+impl AsFd for MemfdMemory {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
 impl Drop for MemfdMemory {
     fn drop(&mut self) {
         // SAFETY: mapped in `new`; the region only drops it when every handle is home.
@@ -86,7 +117,8 @@ impl Drop for MemfdMemory {
     }
 }
 
-// SAFETY: the mapping is page-aligned, zeroed, `len` bytes, and unmapped on drop only.
+// SAFETY: the mapping is page-aligned, `len` bytes, zeroed behind those that were handed over, and
+// unmapped on drop only. The process that handed them over touches them no more.
 unsafe impl RegionMemory for MemfdMemory {
     fn base(&self) -> *mut u8 {
         self.base.cast()
@@ -105,6 +137,22 @@ mod tests {
         let maps = std::fs::read_to_string("/proc/self/numa_maps").ok()?;
         let at = format!("{:x} ", memory.base as usize);
         maps.lines().find_map(|line| Some(line.trim_start_matches('0').strip_prefix(&at)?.to_string()))
+    }
+
+    #[test]
+    fn what_is_handed_over_is_there_and_the_rest_is_new() {
+        let old = MemfdMemory::new(4 * 4096).unwrap();
+        // SAFETY: within the mapping, of which there is no reference.
+        unsafe { old.base().write_bytes(7, 4 * 4096) };
+        let fd = || old.as_fd().try_clone_to_owned().unwrap();
+        let new = MemfdMemory::handed_over(fd(), 2 * 4096, 4 * 4096, &[]).unwrap();
+        // SAFETY: as above.
+        let bytes = unsafe { std::slice::from_raw_parts(new.base(), new.len()) };
+        assert!(bytes[..2 * 4096].iter().all(|byte| *byte == 7));
+        assert!(bytes[2 * 4096..].iter().all(|byte| *byte == 0));
+        for (shared, len) in [(8 * 4096, 9 * 4096), (100, 4096), (8192, 4096)] {
+            assert!(MemfdMemory::handed_over(fd(), shared, len, &[]).is_err(), "{shared} of {len}");
+        }
     }
 
     #[test]

@@ -46,6 +46,7 @@ mod util;
 pub use app::{NapiPoller, PollerError, PollerParams, RawSender, WouldBlock};
 pub use assembly::{Introspect, Stack, StackBuilder, StartError};
 pub use config::{Config, Context};
+pub use control::TakeOverError;
 pub use driver::DeviceError;
 pub use napi::PacketFilter;
 pub use softnet_core::SoftnetData;

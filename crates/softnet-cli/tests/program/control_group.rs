@@ -46,6 +46,7 @@ fn members_of_the_group_look_and_change_nothing() {
         &["reload"],
         &["capture", "s0"],
         &["trace", "s0"],
+        &["run", &config, "--take-over"],
     ] {
         let output = run(member, args);
         assert_eq!(output.status.code(), Some(1), "{args:?}: {output:?}");

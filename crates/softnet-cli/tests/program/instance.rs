@@ -98,6 +98,7 @@ impl Handler for Instance {
             }
             Request::Reload => return Ok(json!({"changes": ["eth1: qdisc"]})),
             Request::Lookup(addr) => return Ok(json!({"addr": addr, "routes": [], "hops": []})),
+            Request::TakeOver(_) => return Err("not of this instance".into()),
             Request::Capture(_) => return Err("not of this instance".into()),
             Request::Qdisc(_) => return self.request(Request::Show(Table::Qdisc)),
             Request::Set(Set { target: Target::Dev(dev), .. }) => {

@@ -13,6 +13,7 @@ mod process;
 mod reload;
 mod rootless;
 mod rx_class;
+mod take_over;
 mod tc;
 mod top;
 mod trace;

@@ -65,7 +65,7 @@ impl Process {
     }
 
     /// The next line it prints that contains `text`.
-    fn line(&mut self, text: &str) -> String {
+    pub(crate) fn line(&mut self, text: &str) -> String {
         loop {
             match self.lines.recv_timeout(PATIENCE) {
                 Ok(line) if line.contains(text) => return line,

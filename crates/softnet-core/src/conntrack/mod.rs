@@ -14,6 +14,7 @@
 //! [life word](entry::Life) carries the first two, and is all that is ever compared and exchanged
 //! for a packet.
 
+mod carry;
 mod early_drop;
 pub mod entry;
 mod expiry;
@@ -30,6 +31,7 @@ mod tests;
 pub mod tuple;
 mod wheel;
 
+pub use carry::Carried;
 pub(crate) use index::{FreeList, Index};
 pub use state::{State, Timeouts};
 pub use table::{Conntrack, Counts, Found, New, Refused, Snapshot};

@@ -3,7 +3,7 @@
 use super::entry::{Contents, Entry, Holds, Life, NIL, UNCONFIRMED};
 use super::state::{State, Timeouts};
 use super::wheel::Wheel;
-use super::{Direction, FreeList, Index, Tuple};
+use super::{Carried, Direction, FreeList, Index, Tuple};
 use crate::fold::FoldKey;
 use crate::memory::TableMemory;
 use crate::siphash::SipKey;
@@ -470,6 +470,21 @@ impl Conntrack {
         self.insert_with(now, new, |_| {})
     }
 
+    /// Has the connection be in the state that `carried` says, and expire when that does.
+    pub(super) fn expire_in(&self, now: u32, found: Found, carried: &Carried) {
+        let (Some(entry), mut life) = (self.entry(found.id), found.life) else { return };
+        let state = carried.state as u8;
+        // Not later than by itself.
+        let longest = self.deadline(state, now).wrapping_sub(now);
+        let expires = now.wrapping_add(carried.left.min(longest));
+        while life.is_live() {
+            match entry.exchange(life, life.with(state, expires)) {
+                Err(other) if other.generation() == life.generation() => life = other,
+                Ok(()) | Err(_) => return,
+            }
+        }
+    }
+
     /// Takes both tuples of an entry out of the index. Only for the thread that ended it.
     pub(super) fn unlink(&self, index: u32, tuples: &[Tuple; 2]) {
         for (tuple, id) in tuples.iter().zip([2 * index, 2 * index + 1]) {
@@ -497,7 +512,7 @@ impl Conntrack {
         })
     }
 
-    fn ends6_of(&self, at: usize) -> Option<[Ipv6Addr; 2]> {
+    pub(super) fn ends6_of(&self, at: usize) -> Option<[Ipv6Addr; 2]> {
         let words = self.ends6.get(at)?.each_ref().map(|word| u128::from(word.load(Ordering::Relaxed)));
         let [a, b, c, d] = words;
         Some([a << 64 | b, c << 64 | d].map(Ipv6Addr::from_bits))

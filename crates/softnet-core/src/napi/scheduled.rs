@@ -190,6 +190,14 @@ impl<Q> Disabled<Q> {
         }
     }
 
+    /// Takes out what GRO holds, as much as there is room for in `batch`.
+    pub fn take_gro(&mut self, batch: &mut Batch) {
+        let (info, body) = self.0.parts();
+        if let Some(gro) = &mut body.gro {
+            gro.flush(&info.stats.gro, batch, false);
+        }
+    }
+
     /// Enables the instance, scheduled: its doorbell is masked, and this first poll finds whatever has come and leads
     /// to the completion that unmasks it.
     pub fn enable(self) -> Scheduled<Q> {

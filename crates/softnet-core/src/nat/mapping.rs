@@ -273,17 +273,54 @@ impl Mappings {
             self.exhausted.fetch_add(1, Ordering::Relaxed);
             return Err(NoMapping::Ports);
         };
-        let mapping = &self.mappings[index as usize];
-        mapping.fill(protocol, internal, external, number);
+        match self.enter(index, protocol, internal, (number, external)) {
+            true => Ok(Held { index, other: external }),
+            false => Err(NoMapping::Full),
+        }
+    }
+
+    /// Both endpoints of mapping `index`, which is held; `None` if it is none.
+    pub(super) fn ends_of(&self, index: u32) -> Option<[Endpoint; 2]> {
+        Some(self.mappings.get(index as usize)?.ends().0)
+    }
+
+    /// A mapping that another process had, held: made, if there is none, and its port is free here.
+    pub(super) fn take_over(&self, protocol: u8, internal: Endpoint, external: Endpoint) -> Option<u32> {
+        let wanted = |_, other| other == external;
+        if let Some(held) = self.find(protocol, internal, Side::Internal, wanted) {
+            return Some(held.index);
+        }
+        let named = self.named.lock().unwrap_or_else(PoisonError::into_inner);
+        let of =
+            |at: &usize| named[*at] > 0 && self.sets[*at].get().is_some_and(|set| set.addr() == external.0);
+        let number = (0..SETS).find(of).and_then(|at| Number::try_from(at).ok())?;
+        drop(named);
+        let index = self.free.pop(|i| self.link(i))?;
+        if !self.ports(number).is_some_and(|set| set.claim(protocol, external.1)) {
+            self.free.push(index, |i| self.link(i));
+            return None;
+        }
+        self.enter(index, protocol, internal, (number, external)).then_some(index)
+    }
+
+    /// Fills mapping `index`, which is free, and is held then. Whether there was room for it.
+    fn enter(
+        &self,
+        index: u32,
+        protocol: u8,
+        internal: Endpoint,
+        (number, external): (Number, Endpoint),
+    ) -> bool {
+        self.mappings[index as usize].fill(protocol, internal, external, number);
         let hashes =
             [self.hash(protocol, internal, Side::Internal), self.hash(protocol, external, Side::External)];
         self.made.fetch_add(1, Ordering::Relaxed);
-        if !self.index.insert(hashes[1], 2 * index + 1) || !self.index.insert(hashes[0], 2 * index) {
+        let entered = self.index.insert(hashes[1], 2 * index + 1) && self.index.insert(hashes[0], 2 * index);
+        if !entered {
             // Takes out what went in.
             self.release(index);
-            return Err(NoMapping::Full);
         }
-        Ok(Held { index, other: external })
+        entered
     }
 
     /// Claims an external endpoint for `internal`: its address' number, and itself.
@@ -357,6 +394,20 @@ mod tests {
         );
         let numbers = addresses.iter().map(|addr| mappings.name(*addr).unwrap()).collect();
         (mappings, Pool { numbers, blocks: None })
+    }
+
+    #[test]
+    fn what_another_process_had_is_had_here_if_the_port_is_free() {
+        let (mappings, _) = mappings(4, &[100]);
+        let index = mappings.take_over(UDP, (1, 5001), (100, 777)).unwrap();
+        assert_eq!(mappings.take_over(UDP, (1, 5001), (100, 777)), Some(index), "held twice");
+        assert_eq!(mappings.ends_of(index), Some([(1, 5001), (100, 777)]));
+        assert_eq!(mappings.of_external(UDP, (100, 777)).map(|held| held.other), Some((1, 5001)));
+        assert_eq!(mappings.take_over(UDP, (2, 5001), (100, 777)), None, "another's port");
+        assert_eq!(mappings.take_over(UDP, (2, 5001), (101, 777)), None, "no address of the rules");
+        (0..3).for_each(|_| mappings.release(index));
+        assert!(mappings.of_external(UDP, (100, 777)).is_none());
+        assert!(mappings.take_over(UDP, (2, 5001), (100, 777)).is_some());
     }
 
     #[test]

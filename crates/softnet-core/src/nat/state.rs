@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::hosts::Hosts;
 use super::mapping::{Mappings, Number};
-use super::nat64::Hosts6;
+use super::nat64::{Hosts6, is_stand_in};
 use crate::conntrack::entry::{Holds, NIL};
-use crate::conntrack::{Conntrack, Timeouts};
+use crate::conntrack::{Carried, Conntrack, Timeouts};
 use crate::fold::FoldKey;
 use crate::memory::TableMemory;
 use crate::siphash::SipKey;
@@ -125,6 +125,42 @@ impl NatState {
                 }
             }
         }
+    }
+
+    /// As [`Conntrack::carry`], with the mappings of connections.
+    pub fn carry(&self, now: u32, known: &mut Vec<u32>, mut tell: impl FnMut(&Carried)) {
+        self.conntrack.carry_held(now, known, |carried, holds| {
+            carried.mapping = self.mappings.ends_of(holds.mapping);
+            carried.counted = holds.host != NIL;
+            tell(carried);
+        });
+    }
+
+    /// Makes a connection that another process had, with its mapping, if the rules have the
+    /// external address still. Whether there is such a connection now. One that NAT64 translates is
+    /// not taken over: what stands for its host here is another address.
+    pub fn take_over(&self, now: u32, carried: &Carried) -> bool {
+        let [original, _] = carried.tuples;
+        if self.conntrack.update(now, carried) {
+            return true;
+        }
+        let is_v4 = !original.is_ipv6();
+        if is_v4 && carried.tuples.iter().any(|tuple| is_stand_in(tuple.src().0)) {
+            return false;
+        }
+        let mut holds = Holds::NOTHING;
+        if let Some([internal, external]) = carried.mapping {
+            match self.mappings.take_over(original.protocol(), internal, external) {
+                Some(index) => holds.mapping = index,
+                None => return false,
+            }
+        }
+        if carried.counted && is_v4 {
+            // It had its place.
+            holds.host = self.hosts.count(original.src().0, u32::MAX).unwrap_or(NIL);
+        }
+        let made = self.conntrack.make(now, carried, holds, |holds| self.release(holds));
+        made.inspect_err(|_| self.release(holds)).is_ok()
     }
 
     /// Keeps mappings from `ports`, as far as none has them. Returns which these are, to be

@@ -45,7 +45,7 @@ pub use head::{Csum, Flags, GsoType, Head, VlanProto};
 pub use inbox::{Closed, SkbInbox, SkbReceiver};
 pub use list::SkbList;
 pub use reason::DropReason;
-pub use region::{FRAME_SIZE, HEADROOM, HeapMemory, Region, RegionError, RegionMemory};
+pub use region::{FRAME_SIZE, HEADROOM, HandedFrames, HeapMemory, Region, RegionError, RegionMemory};
 pub use store::Store;
 pub(crate) use wide::sum_words;
 

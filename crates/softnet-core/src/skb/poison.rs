@@ -3,7 +3,7 @@
 //! A free head carries a mark where a live one carries another; a free frame is filled with a pattern, which
 //! must still be there when it is next handed out.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::handle::{Frame, Skb};
 use super::head::RawHead;
@@ -20,11 +20,21 @@ fn caught(what: &str, region: u32, index: u32) -> ! {
     panic!("debug-poison: {what}, index {index} of region {region}")
 }
 
-/// Marks all of a new region free.
+/// What is known of each frame of a region in the making.
+pub(super) fn frame_states(frames: u32) -> Box<[AtomicU8]> {
+    (0..frames).map(|_| AtomicU8::new(FRAME_USED)).collect()
+}
+
+/// Marks all heads of a new region free, and the frames that are in its pool.
 pub(super) fn prepare(region: &Region, base: *mut u8, heads: *mut RawHead) {
-    // SAFETY: called once by `Region::new` on memory that is not yet handed out.
+    let all_free = region.frames_free() == u64::from(region.frame_count());
+    // SAFETY: called once by `Region::register` on memory that is not yet handed out; frames of
+    // another process are left alone.
     unsafe {
-        base.write_bytes(PATTERN, region.frame_bytes());
+        if all_free {
+            base.write_bytes(PATTERN, region.frame_bytes());
+            region.frame_states.iter().for_each(|state| state.store(FRAME_FREE, Ordering::Relaxed));
+        }
         for i in 0..region.head_count() as usize {
             (*heads.add(i)).poison = FREE;
         }

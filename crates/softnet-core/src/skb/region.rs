@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use super::cache::CacheSizes;
+use super::handle::Frame;
 use super::head::RawHead;
 use crate::sync::{Homes, Pool, model_failed};
 
@@ -23,8 +24,9 @@ const MAX_REGIONS: usize = 64;
 /// The memory a region is laid out in.
 ///
 /// # Safety
-/// `base` must point to `len` zeroed bytes, aligned to 4096, readable and writable, that stay where they are
-/// until the value is dropped and that no other code touches.
+/// `base` must point to `len` initialised bytes, aligned to 4096, readable and writable, that stay
+/// where they are until the value is dropped and that no other code touches while a handle refers
+/// to them. Those behind the frames, and of a [new](Region::new) region all of them, must be zero.
 pub unsafe trait RegionMemory: Send + Sync {
     /// First byte.
     fn base(&self) -> *mut u8;
@@ -121,6 +123,28 @@ pub(super) fn frame_ptr(id: u32, index: u32) -> *mut u8 {
     SLOTS[id as usize % MAX_REGIONS].frames.load(Ordering::Relaxed).wrapping_add(index as usize * FRAME_SIZE)
 }
 
+/// The frames of a region that another process has used so far
+/// ([`Region::handed_over`]): each is handed out once, and then is this process's.
+#[derive(Debug)]
+pub struct HandedFrames {
+    region: u32,
+    taken: Vec<bool>,
+}
+
+impl HandedFrames {
+    /// Frame `index`; `None` if there is no such, or it was handed out before.
+    pub fn take(&mut self, index: u32) -> Option<Frame> {
+        let taken = self.taken.get_mut(index as usize)?;
+        (!std::mem::replace(taken, true)).then(|| Frame::new(self.region, index))
+    }
+
+    /// All that were not handed out yet.
+    pub fn rest(self) -> impl Iterator<Item = Frame> {
+        let left = (0..).zip(self.taken).filter(|(_, taken)| !taken);
+        left.map(move |(index, _)| Frame::new(self.region, index))
+    }
+}
+
 /// A region of packet memory. Shared by every thread context and device that uses it.
 pub struct Region {
     id: u32,
@@ -159,6 +183,32 @@ impl Region {
         heads: u32,
         skb_defer_max: u32,
     ) -> Result<Arc<Self>, RegionError> {
+        let pool = |n| Pool::full(n, CacheSizes::default().refill as u32);
+        Self::register(memory, (pool, frames), heads, skb_defer_max)
+    }
+
+    /// As [`with_defer`](Self::with_defer), of frames that another process has used so far: none of
+    /// them is free; each becomes so by what is returned beside the region.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn handed_over(
+        memory: Box<dyn RegionMemory>,
+        frames: u32,
+        heads: u32,
+        skb_defer_max: u32,
+    ) -> Result<(Arc<Self>, HandedFrames), RegionError> {
+        let region = Self::register(memory, (Pool::empty, frames), heads, skb_defer_max)?;
+        let handed = HandedFrames { region: region.id, taken: vec![false; frames as usize] };
+        Ok((region, handed))
+    }
+
+    fn register(
+        memory: Box<dyn RegionMemory>,
+        (frame_pool, frames): (impl Fn(u32) -> Pool, u32),
+        heads: u32,
+        skb_defer_max: u32,
+    ) -> Result<Arc<Self>, RegionError> {
         for n in [frames, heads] {
             if n == 0 || n > u32::MAX >> 12 {
                 return Err(RegionError::Count(n));
@@ -174,19 +224,18 @@ impl Region {
             .find(|&i| SLOTS[i].heads.load(Ordering::Relaxed).is_null())
             .ok_or(RegionError::TooMany)?;
         let base = memory.base();
-        let bulk = CacheSizes::default().refill as u32;
-        let pool = |n| match skb_defer_max {
-            0 => Pool::full(n, bulk),
-            limit => Pool::with_homes(n, bulk, limit),
+        let defer = |pool: Pool| match skb_defer_max {
+            0 => pool,
+            limit => pool.with_homes(limit),
         };
         let region = Arc::new(Region {
             id: id as u32,
             memory: Some(memory),
-            heads: pool(heads),
-            frames: pool(frames),
+            heads: defer(Pool::full(heads, CacheSizes::default().refill as u32)),
+            frames: defer(frame_pool(frames)),
             exhausted: AtomicU64::new(0),
             #[cfg(feature = "debug-poison")]
-            frame_states: (0..frames).map(|_| std::sync::atomic::AtomicU8::new(0)).collect(),
+            frame_states: super::poison::frame_states(frames),
         });
         let heads = base.wrapping_add(frames as usize * FRAME_SIZE).cast();
         #[cfg(feature = "debug-poison")]
@@ -283,5 +332,22 @@ mod tests {
         assert!(matches!(Region::new(memory(), 0, 1), Err(RegionError::Count(0))));
         let region = Region::new(memory(), 1, 4).unwrap();
         assert_eq!((region.frames_free(), region.heads_free()), (1, 4));
+    }
+
+    #[test]
+    fn handed_frames_are_handed_out_once_and_the_rest_becomes_free() {
+        let memory = Box::new(HeapMemory::new(Region::bytes(70, 4)));
+        let (region, mut handed) = Region::handed_over(memory, 70, 4, 0).unwrap();
+        let mut store = super::super::Store::new(region.clone(), CacheSizes::default());
+        assert!(store.alloc_frame().is_none(), "none is free");
+        let of_ring = handed.take(69).unwrap();
+        assert!(handed.take(69).is_none() && handed.take(70).is_none());
+        assert_eq!(of_ring.index(), 69);
+        store.free_frames(handed.rest());
+        store.drain();
+        assert_eq!(region.frames_free(), 69);
+        store.free_frame(of_ring);
+        store.drain();
+        assert_eq!(region.frames_free(), 70);
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::SoftnetData;
 use crate::gso::TxOffloads;
-use crate::skb::Batch;
+use crate::skb::{Batch, Frame};
 use crate::softnet_data::Counter;
 
 /// Counters of one queue, written by its owner, read by any thread.
@@ -62,6 +62,16 @@ pub trait TxQueue: Send {
     fn stats(&self) -> Arc<QueueStats>;
     /// Frames it holds now (queued, or sent and not yet reaped).
     fn held(&self) -> usize;
+    /// The numbers of these frames, for another process that is to go on with the queue: it has
+    /// told the device of all of them. `None`: it can't be handed over.
+    fn held_frames(&self) -> Option<Vec<u32>> {
+        None
+    }
+    /// Goes on where another process stopped, which held `frames`: before anything else is done
+    /// with a queue that was opened for that. Returns those that it has no use for.
+    fn take_over(&mut self, frames: Vec<Frame>) -> Vec<Frame> {
+        frames
+    }
     /// Gives every frame back and closes the queue.
     fn close(self: Box<Self>, ctx: &mut SoftnetData);
 }

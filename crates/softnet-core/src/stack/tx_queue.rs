@@ -8,8 +8,12 @@
 //!
 //! Invariant: while packets are queued, a thread owns the queue, or its worker has a time at which to run it.
 
+mod freeze;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
+
+pub use freeze::FrozenQueue;
 
 use super::device::{QueueStats, Reaped, TxQueue};
 use crate::SoftnetData;

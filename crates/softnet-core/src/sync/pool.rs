@@ -46,16 +46,21 @@ fn successor(top: u64, first: u32) -> u64 {
 }
 
 impl Pool {
-    /// A pool that holds every index of `0..n`, in chunks of `bulk`.
-    pub fn full(n: u32, bulk: u32) -> Self {
+    /// A pool of the indices `0..n` that holds none of them.
+    pub fn empty(n: u32) -> Self {
         let table = || (0..n).map(|_| AtomicU32::new(NIL)).collect();
-        let pool = Pool {
+        Pool {
             top: AtomicU64::new(word(0, NIL)),
             free: AtomicU64::new(0),
             next: table(),
             next_chunk: table(),
             homes: None,
-        };
+        }
+    }
+
+    /// A pool that holds every index of `0..n`, in chunks of `bulk`.
+    pub fn full(n: u32, bulk: u32) -> Self {
+        let pool = Pool::empty(n);
         let all: Vec<u32> = (0..n).rev().collect();
         for chunk in all.chunks(bulk.max(1) as usize) {
             pool.push(chunk);
@@ -64,8 +69,8 @@ impl Pool {
     }
 
     /// The same, with homes for what threads take from it, each for less than `limit`.
-    pub fn with_homes(n: u32, bulk: u32, limit: u32) -> Self {
-        Pool { homes: Some(Homes::new(n, limit)), ..Pool::full(n, bulk) }
+    pub fn with_homes(self, limit: u32) -> Self {
+        Pool { homes: Some(Homes::new(self.size(), limit)), ..self }
     }
 
     /// Its homes, if it has any.

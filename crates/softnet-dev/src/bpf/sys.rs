@@ -23,6 +23,7 @@ const MAP_TYPE_XSKMAP: u32 = 17;
 const PROG_TYPE_SCHED_CLS: u32 = 3;
 const PROG_TYPE_XDP: u32 = 6;
 const ATTACH_TYPE_XDP: u32 = 37;
+const LINK_TYPE_XDP: u32 = 6;
 
 /// Map flag: memory for an entry is taken when it is made, and not for all of them beforehand.
 const F_NO_PREALLOC: u32 = 1;
@@ -471,6 +472,24 @@ struct LinkUpdateAttr {
     old_prog_fd: u32,
 }
 
+/// What `struct bpf_link_info` begins with, of an XDP program's.
+#[repr(C)]
+#[derive(Default)]
+struct LinkInfo {
+    link_type: u32,
+    id: u32,
+    prog_id: u32,
+    _pad: u32,
+    ifindex: u32,
+    _rest: [u32; 19],
+}
+
+impl AsFd for XdpLink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
 impl XdpLink {
     /// Attaches `program` to the interface `ifindex` of the calling thread's network namespace.
     ///
@@ -491,6 +510,27 @@ impl XdpLink {
             let what = format!("attach an XDP program to interface {ifindex} ({mode:?} mode)");
             SysError::new(what, error).needs("CAP_BPF,CAP_NET_ADMIN")
         })?;
+        Ok(XdpLink { fd })
+    }
+
+    /// The attachment that `fd` is, made by another process, if it is one of an XDP program to the
+    /// interface `ifindex`.
+    ///
+    /// # Errors
+    /// InvalidData if it is something else.
+    pub fn handed_over(fd: OwnedFd, ifindex: u32) -> SysResult<Self> {
+        let mut info = LinkInfo::default();
+        let mut attr = ObjInfoAttr {
+            fd: fd.as_raw_fd() as u32,
+            info_len: size_of::<LinkInfo>() as u32,
+            info: std::ptr::from_mut(&mut info) as u64,
+        };
+        let what = || format!("take over the XDP program of interface {ifindex}");
+        bpf(OBJ_GET_INFO_BY_FD, &mut attr).map_err(|error| SysError::new(what(), error))?;
+        if (info.link_type, info.ifindex) != (LINK_TYPE_XDP, ifindex) {
+            let other = io::Error::new(io::ErrorKind::InvalidData, "not an attachment to that interface");
+            return Err(SysError::new(what(), other));
+        }
         Ok(XdpLink { fd })
     }
 

@@ -3,6 +3,8 @@
 //! Any thread may call it. The program stays attached as long as one socket of the device is open, and goes before
 //! the last one does, so that packets then reach the kernel and are not lost.
 
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -35,6 +37,9 @@ pub(crate) struct Attachment {
     /// The driver that the program asks for tags beside frames.
     driver: Option<Driver>,
     link: Mutex<Option<XdpLink>>,
+    /// Of an attachment that another process made: the program that is to take the place of its
+    /// own.
+    ready: Mutex<Option<Program>>,
     open: AtomicUsize,
 }
 
@@ -77,19 +82,7 @@ impl Attachment {
         queues: u32,
         mode: XdpMode,
     ) -> SysResult<Self> {
-        let vlans = VlanSet::new("softnet_vlans", filter.vlans().len().max(1) as u32)?;
-        filter.vlans().iter().try_for_each(|vlan| vlans.insert(vlan))?;
-        let mut attachment = Attachment {
-            sockets: Map::xsk(queues)?,
-            groups: Set::new("softnet_groups", MAX_GROUPS)?,
-            ports: ports.clone(),
-            fragments: LruMap::new("softnet_frags", MAX_FRAGMENTED)?,
-            vlans,
-            too_long: Map::percpu_counters("softnet_long", 1)?,
-            driver: Driver::of(interface, mode),
-            link: Mutex::default(),
-            open: AtomicUsize::new(0),
-        };
+        let mut attachment = Self::detached(filter, ports, interface, queues, mode)?;
         let ifindex = interface.index;
         if let Some(driver) = &attachment.driver
             && let Ok(Some(program)) = driver.load(filter, attachment.maps())
@@ -102,6 +95,69 @@ impl Attachment {
         let link = XdpLink::attach(&filter.load(attachment.maps())?, ifindex, mode)?;
         *attachment.link() = Some(link);
         Ok(attachment)
+    }
+
+    /// The same of an interface with `link`, which another process made: its program stays until
+    /// the device is [taken over](Self::taken_over).
+    pub(super) fn handed_over(
+        filter: &ClaimFilter,
+        ports: &Arc<OpenPorts>,
+        (interface, link): (&Link, XdpLink),
+        queues: u32,
+        mode: XdpMode,
+    ) -> SysResult<Self> {
+        let mut attachment = Self::detached(filter, ports, interface, queues, mode)?;
+        let for_driver = attachment.driver.as_ref().map(|driver| driver.load(filter, attachment.maps()));
+        let program = match for_driver {
+            Some(Ok(Some(program))) => program,
+            _ => {
+                attachment.driver = None;
+                filter.load(attachment.maps())?
+            }
+        };
+        (*attachment.link(), attachment.ready) = (Some(link), Mutex::new(Some(program)));
+        Ok(attachment)
+    }
+
+    /// Maps, and no program.
+    fn detached(
+        filter: &ClaimFilter,
+        ports: &Arc<OpenPorts>,
+        interface: &Link,
+        queues: u32,
+        mode: XdpMode,
+    ) -> SysResult<Self> {
+        let vlans = VlanSet::new("softnet_vlans", filter.vlans().len().max(1) as u32)?;
+        filter.vlans().iter().try_for_each(|vlan| vlans.insert(vlan))?;
+        Ok(Attachment {
+            sockets: Map::xsk(queues)?,
+            groups: Set::new("softnet_groups", MAX_GROUPS)?,
+            ports: ports.clone(),
+            fragments: LruMap::new("softnet_frags", MAX_FRAGMENTED)?,
+            vlans,
+            too_long: Map::percpu_counters("softnet_long", 1)?,
+            driver: Driver::of(interface, mode),
+            link: Mutex::default(),
+            ready: Mutex::default(),
+            open: AtomicUsize::new(0),
+        })
+    }
+
+    /// The device is this process's: its own program takes the place of the other's, between two
+    /// packets.
+    pub(super) fn taken_over(&self) -> SysResult<()> {
+        let ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let (Some(program), Some(link)) = (ready, &*self.link()) else { return Ok(()) };
+        // One whose interface is just gone needs none.
+        link.update(&program)
+            .or_else(|error| if error.errno() == Some(libc::ENOLINK) { Ok(()) } else { Err(error) })
+    }
+
+    /// A descriptor of the attachment, by which another process takes it over.
+    pub(super) fn link_fd(&self) -> SysResult<OwnedFd> {
+        let dup = |link: &XdpLink| link.as_fd().try_clone_to_owned();
+        let fd = self.link().as_ref().map_or_else(|| Err(io::ErrorKind::NotConnected.into()), dup);
+        fd.map_err(|error| SysError::new("hand an XDP program over", error))
     }
 
     /// Whether it is told of VLAN tags that are beside frames.

@@ -94,6 +94,14 @@ pub enum XdpError {
         /// What the kernel said.
         source: SysError,
     },
+    /// Another process has the device open, and it can't be taken over from that as it is wanted.
+    #[error("{name}: it can't be taken over: {why}")]
+    HandOver {
+        /// The interface.
+        name: String,
+        /// Why not.
+        why: String,
+    },
     /// The kernel refused something; the message says what, and what grants it.
     #[error("{name}: {source}")]
     Kernel {

@@ -51,6 +51,14 @@ impl FrameSet {
         }
     }
 
+    /// All numbers in it.
+    pub(super) fn numbers(&self) -> Vec<u32> {
+        let mut all = Vec::with_capacity(self.len);
+        let mut copy = FrameSet { words: self.words.clone(), len: self.len };
+        copy.drain(|index| all.push(index));
+        all
+    }
+
     /// Takes everything out, and hands each number to `take`.
     pub(super) fn drain(&mut self, mut take: impl FnMut(u32)) {
         self.len = 0;
@@ -79,6 +87,7 @@ mod tests {
         assert!(!set.insert(192), "beyond the last word");
         assert!(!set.remove(1 << 40) && !set.remove(u64::MAX));
         assert_eq!(set.len(), 2);
+        assert_eq!(set.numbers(), [0, 129]);
         let mut left = vec![];
         set.drain(|i| left.push(i));
         assert_eq!((left, set.len()), (vec![0, 129], 0));

@@ -23,6 +23,7 @@ use softnet_core::napi::MitigationConfig;
 use softnet_core::skb::BATCH;
 
 use crate::device::KernelIrq;
+use crate::hand_over::KnobFacts;
 use crate::netlink::{KernelNapi, Link, NapiKnobs, NetdevFamily};
 use crate::sys_error::SysResult;
 
@@ -85,6 +86,28 @@ impl KernelNapis {
             }
         });
         outcome.map_or_else(KernelIrq::NotMasked, |()| KernelIrq::Deferred)
+    }
+}
+
+fn knobs((defer_hard_irqs, gro_flush_timeout, irq_suspend_timeout): (u32, u64, u64)) -> NapiKnobs {
+    NapiKnobs { defer_hard_irqs, gro_flush_timeout, irq_suspend_timeout }
+}
+
+impl KernelNapis {
+    /// What is set for `queue`, for another process.
+    pub(super) fn mirrored(&self, queue: u32) -> Option<KnobFacts> {
+        let Mirrored { napi, before, set } = *lock(&self.state).mirrored.get(&queue)?;
+        let told =
+            |knobs: NapiKnobs| (knobs.defer_hard_irqs, knobs.gro_flush_timeout, knobs.irq_suspend_timeout);
+        Some(KnobFacts { napi, before: told(before), set: told(set) })
+    }
+
+    /// Another process has set what `told` says, and this one is to put it back.
+    pub(super) fn taken_over(&self, queue: u32, told: Option<&KnobFacts>) {
+        if let Some(&KnobFacts { napi, before, set }) = told {
+            let mirrored = Mirrored { napi, before: knobs(before), set: knobs(set) };
+            lock(&self.state).mirrored.insert(queue, mirrored);
+        }
     }
 }
 
@@ -155,6 +178,11 @@ impl QueueIrq {
     pub(super) fn new(napis: Arc<KernelNapis>, queue: u32) -> Self {
         let state = Mutex::new(Some(KernelIrq::NotMasked("no deferral is set".into())));
         QueueIrq { napis, queue, state, polled: AtomicBool::new(false) }
+    }
+
+    /// The socket is another process's no more, which had it prefer busy polling, or not.
+    pub(super) fn taken_over(&self, polled: bool) {
+        self.polled.store(polled, Ordering::Relaxed);
     }
 
     /// softnet's knobs of the queue were set; `socket` is the queue's.

@@ -25,64 +25,57 @@
 mod aggregates;
 mod attach;
 mod claim;
+mod claims;
 pub(crate) mod control;
+mod device;
 mod error;
 mod frames;
 pub(crate) mod groups;
 mod kernel_irq;
 pub(crate) mod offload;
+mod parts;
 mod ports;
+mod prepared;
 mod refusal;
 mod reserve;
 mod ring;
 mod rx;
 mod socket;
+mod take;
 #[cfg(test)]
 mod tests;
 pub(crate) mod theirs;
 mod tx;
 mod umem;
 
-use std::io;
-use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 
 use softnet_core::SoftnetData;
-use softnet_core::skb::{DropReason, FRAME_SIZE, HEADROOM};
-use softnet_core::sock::key::{Addr, addr_of};
-use softnet_core::sock::scope::scoped;
-use softnet_core::steer::FlowKey;
+use softnet_core::skb::{FRAME_SIZE, HEADROOM};
 
 pub use claim::{Claim, ClaimedVlan};
+pub use claims::Claims;
 pub use error::XdpError;
 pub use ports::{LocalEnd, OpenPorts, Ports};
+pub use take::take_with_claims;
 pub use theirs::Conflict;
 pub use umem::Umem;
 
-use aggregates::Aggregates;
 use attach::Attachment;
 use claim::ClaimFilter;
-use control::Control;
 use groups::Groups;
 use kernel_irq::KernelNapis;
 use offload::{Offloads, Untagging};
-use ports::Sharing;
-use reserve::Place;
-use rx::{MIN_RING, XdpRx};
-use socket::Xsk;
+use parts::{Parts, Transmit};
+use prepared::{Made, Prepared, prepare};
+use rx::MIN_RING;
 use theirs::Theirs;
-use tx::XdpTx;
 use umem::Binding;
 
 use crate::bpf::XdpMode;
-use crate::device::{Device, DeviceInfo, Features, LinkState, OpenDevice, RxQueue, TxQueue};
-use crate::ethtool::Ethtool;
-use crate::ethtool_rx::KernelRxClass;
+use crate::device::OpenDevice;
 use crate::netlink::{Link, Netlink};
-use crate::netns::NetNs;
-use crate::rx_class::{RssChange, RssView, RuleOrder, RuleView, RxClassError};
-use crate::snoop::Snoop;
-use crate::sys_error::{SysError, SysResult};
+use crate::sys_error::SysResult;
 
 /// Largest MTU.
 pub const MAX_MTU: u32 = 9000;
@@ -175,36 +168,14 @@ pub fn open_with_claims(
     dev: u16,
     ctx: &mut SoftnetData,
 ) -> Result<(OpenDevice, Claims), XdpError> {
-    if !cfg.ring.is_power_of_two() || !(MIN_RING..=MAX_RING).contains(&cfg.ring) {
-        return Err(XdpError::RingSize(cfg.ring));
-    }
-    let (ctx_region, umem_region) = (ctx.region().id(), umem.region().id());
-    if ctx_region != umem_region {
-        return Err(XdpError::Region { ctx: ctx_region, umem: umem_region });
-    }
-    let name = &cfg.interface;
-    let kernel = |source| XdpError::Kernel { name: name.clone(), source };
-    let mut netlink = Netlink::new().map_err(kernel)?;
-    let (link, theirs) = usable_link(cfg, &mut netlink)?;
-    let ports = cfg.ports.clone().map_or_else(|| OpenPorts::new().map(Arc::new), Ok).map_err(kernel)?;
-    let frags = link.mtu > MAX_MTU_OF_FRAME;
-    let longest = if frags { link.mtu + LINK_HEADERS } else { 0 };
-    let filter = ClaimFilter::new(link.mac, dev, &cfg.claim, &theirs.addresses());
-    let filter = filter.with_longest(longest as usize);
-    let control = Control::new(link.index).map_err(kernel)?;
-    // A driver that does not tell has some of these in use, but at least one; on a TX queue that is not in use the
-    // kernel would let packets lie without a word.
-    let (rx_queues, tx_queues) = control.channels().unwrap_or((link.rx_queues, 1));
-
-    let mut ring = cfg.ring;
-    while rx_queues as usize * ring as usize > cfg.max_posted && ring > MIN_RING {
-        ring /= 2;
-    }
-    let driver = Ethtool::new(link.index).and_then(|ethtool| ethtool.driver()).unwrap_or_default();
+    let mut prepared = prepare(cfg, umem, dev, ctx)?;
     // Before the kernel switches some off.
-    let mut offloads = Offloads::of(&link, &mut netlink);
-    let (attachment, mode, mut text) = attach(cfg.mode, (&filter, &ports), &link, rx_queues.max(1))
-        .map_err(|source| refusal::of(name, source))?;
+    let mut offloads = Offloads::of(&prepared.link, &mut prepared.netlink);
+    let Prepared { link, ports, filter, frags, rx_queues, tx_queues, ring, .. } = &prepared;
+    let (frags, rx_queues, tx_queues, ring) = (*frags, *rx_queues, *tx_queues, *ring);
+    let (name, kernel) = (&cfg.interface, |source| XdpError::Kernel { name: cfg.interface.clone(), source });
+    let (attachment, mode, mut text) =
+        attach(cfg.mode, (filter, ports), link, rx_queues).map_err(|source| refusal::of(name, source))?;
     text += &offloads.switch_off(mode);
     if let Some(Untagging { interface, command }) = offloads.untagging() {
         if !cfg.force {
@@ -218,10 +189,12 @@ pub fn open_with_claims(
     if let Err(error) = groups.solicit(&filter.asked_for(&cfg.claim)) {
         text += &format!(", {error}");
     }
-    let napis = Arc::new(KernelNapis::new(&link));
+    let napis = Arc::new(KernelNapis::new(link));
     let mut parts = Parts::default();
-    let bind = |queue| Binding { ifindex: link.index, queue, copy: mode == XdpMode::Skb, frags };
-    for queue in 0..rx_queues.max(1) {
+    let ifindex = link.index;
+    let mtu = link.mtu;
+    let bind = |queue| Binding { ifindex, queue, copy: mode == XdpMode::Skb, frags };
+    for queue in 0..rx_queues {
         let half = (queue < tx_queues).then_some(Transmit { tso: cfg.tso });
         match parts.add_queue(umem, (&attachment, &napis), bind(queue), ring, half, dev, ctx) {
             Ok(posted) if posted >= MIN_RING as usize / 2 => {}
@@ -232,7 +205,7 @@ pub fn open_with_claims(
             // An older kernel.
             Err(error) if frags && queue == 0 && error.errno() == Some(libc::EINVAL) => {
                 parts.close(ctx);
-                return Err(XdpError::Mtu { name: name.clone(), mtu: link.mtu, max: MAX_MTU_OF_FRAME });
+                return Err(XdpError::Mtu { name: name.clone(), mtu, max: MAX_MTU_OF_FRAME });
             }
             // The interface was made with this many queues, but has fewer in use.
             Err(error) if queue > 0 && error.errno() == Some(libc::EINVAL) => break,
@@ -246,52 +219,8 @@ pub fn open_with_claims(
         text +=
             &format!(", rings of {ring} instead of {}: {rx_queues} queues share the packet memory", cfg.ring);
     }
-    let zero_copy = parts.sockets.iter().all(|socket| socket.zero_copy());
-    let partial_csum = hands_over_partial_checksums(link.kind.as_deref(), &driver, mode);
-    let info = DeviceInfo {
-        name: link.name.clone(),
-        driver: "xdp",
-        mode: if zero_copy { format!("{text}, zero-copy") } else { text },
-        ifindex: link.index,
-        mac: link.mac,
-        kernel_mac: None,
-        mtu: link.mtu as u16,
-        features: Features { partial_csum, zero_copy },
-    };
-    let snoop = match Snoop::open(link.index) {
-        Ok(snoop) => snoop,
-        Err(error) => {
-            parts.close(ctx);
-            return Err(kernel(error));
-        }
-    };
-    let here = match NetNs::current() {
-        Ok(here) => here,
-        Err(error) => {
-            parts.close(ctx);
-            return Err(kernel(SysError::new("find the network namespace", error)));
-        }
-    };
-    let place = Place { netns: here, interfaces: theirs.interfaces().to_vec() };
-    let shared = shared(&cfg.claim, &filter, dev, &theirs.addresses());
-    let sharing = Arc::new(ports.share(place, shared));
-    let Parts { rx, tx, sockets } = parts;
-    let device = Arc::new(XdpDevice {
-        info,
-        control,
-        sockets,
-        attachment: attachment.clone(),
-        groups: groups.clone(),
-        class: KernelRxClass::default(),
-        _sharing: sharing.clone(),
-        snoop,
-        _offloads: offloads,
-    });
-    let sharing = Arc::downgrade(&sharing);
-    let state = Mutex::new((netlink, filter));
-    let (ifindex, groups) = (link.index, Arc::downgrade(&groups));
-    let claims = Claims { mac: link.mac, dev, ifindex, attachment, groups, sharing, state };
-    Ok((OpenDevice { device, rx, tx }, claims))
+    let made = Made { attachment, groups, napis, parts, offloads, mode, text, handed: Vec::new() };
+    prepared.finish(cfg, dev, ctx, made)
 }
 
 /// Whether the interface is one that may and can be taken, as it is now. It is not touched; whether its driver does what
@@ -400,192 +329,4 @@ fn hands_over_partial_checksums(kind: Option<&str>, driver: &str, mode: XdpMode)
         ["veth", "netkit", "tun", "bridge", "macvlan", "macvtap", "ipvlan", "ipvtap", "bond", "team"];
     kind.is_some_and(|kind| KINDS.contains(&kind))
         || mode == XdpMode::Skb && matches!(driver, "virtio_net" | "vif")
-}
-
-/// How a queue sends.
-#[derive(Clone, Copy)]
-struct Transmit {
-    /// See [`XdpConfig::tso`].
-    tso: bool,
-}
-
-/// The queues of a device in the making.
-#[derive(Default)]
-struct Parts {
-    rx: Vec<Box<dyn RxQueue>>,
-    tx: Vec<Box<dyn TxQueue>>,
-    sockets: Vec<Arc<Xsk>>,
-}
-
-impl Parts {
-    /// Opens a queue, fills its ring, and leads the program to it. Returns how many frames were posted.
-    #[allow(clippy::too_many_arguments)]
-    fn add_queue(
-        &mut self,
-        umem: &Arc<Umem>,
-        (attachment, napis): (&Arc<Attachment>, &Arc<KernelNapis>),
-        to: Binding,
-        ring: u32,
-        transmit: Option<Transmit>,
-        dev: u16,
-        ctx: &mut SoftnetData,
-    ) -> SysResult<usize> {
-        let socket::Bound { xsk, fill, rx, tx } =
-            Xsk::open(umem, attachment, napis, to, ring, transmit.is_some())?;
-        let mut half = XdpRx::new(xsk.clone(), fill, rx, dev, to.queue as u16);
-        half.refill(ctx);
-        let posted = half.held();
-        self.rx.push(Box::new(half));
-        if let Some((tx, done)) = tx {
-            let tso = transmit.is_some_and(|half| half.tso) && !xsk.zero_copy();
-            let aggregates = if tso { Some(Aggregates::new(to.ifindex, dev)?) } else { None };
-            self.tx.push(Box::new(XdpTx::new(xsk.clone(), dev, (tx, done), aggregates)));
-        }
-        attachment.lead(to.queue, xsk.fd())?;
-        self.sockets.push(xsk);
-        Ok(posted)
-    }
-
-    fn close(self, ctx: &mut SoftnetData) {
-        self.tx.into_iter().for_each(|half| half.close(ctx));
-        self.rx.into_iter().for_each(|half| half.close(ctx));
-    }
-}
-
-/// The shared part of an open device.
-struct XdpDevice {
-    info: DeviceInfo,
-    control: Control,
-    sockets: Vec<Arc<Xsk>>,
-    attachment: Arc<Attachment>,
-    groups: Arc<Groups>,
-    class: KernelRxClass,
-    /// Has ports of shared addresses reserved.
-    _sharing: Arc<Sharing>,
-    /// Copies of what the program leaves to the kernel, and neighbours mean for all.
-    snoop: Snoop,
-    /// Puts back what was switched off.
-    _offloads: Offloads,
-}
-
-impl Device for XdpDevice {
-    fn info(&self) -> &DeviceInfo {
-        &self.info
-    }
-
-    /// Also brings the kernel's counts of lost packets into the RX queues' statistics: they are worth a system
-    /// call when it is asked for, not on the packets' way.
-    fn link(&self) -> LinkState {
-        self.sockets.iter().for_each(|socket| socket.refresh());
-        self.control.link()
-    }
-
-    fn join_group(&self, group: IpAddr) -> io::Result<()> {
-        self.groups.join(group).map_err(io::Error::from)
-    }
-
-    fn leave_group(&self, group: IpAddr) {
-        self.groups.leave(group);
-    }
-
-    fn snoop(&self) -> Option<&Snoop> {
-        Some(&self.snoop)
-    }
-
-    fn losses(&self) -> Vec<(DropReason, u64)> {
-        let too_long = self.attachment.too_long();
-        vec![(DropReason::RxTooLong, too_long), (DropReason::SnoopOverflow, self.snoop.lost())]
-    }
-
-    fn rss(&self) -> Result<RssView, RxClassError> {
-        self.class.rss(&self.control)
-    }
-
-    fn set_rss(&self, change: &RssChange) -> Result<Option<u32>, RxClassError> {
-        self.class.set_rss(&self.control, change)
-    }
-
-    fn rules(&self) -> Result<Vec<RuleView>, RxClassError> {
-        self.class.rules(&self.control)
-    }
-
-    fn set_rule(&self, order: &RuleOrder) -> Result<u32, RxClassError> {
-        self.class.set_rule(&self.control, order)
-    }
-
-    fn flow_filters(&self) -> u32 {
-        self.class.flow_filters(&self.control)
-    }
-
-    fn set_flow_filter(&self, at: u32, to: Option<(&FlowKey, u16)>) -> Result<(), RxClassError> {
-        self.class.set_flow_filter(&self.control, at, to)
-    }
-
-    fn filters_settled(&self) -> bool {
-        self.class.filters_settled()
-    }
-}
-
-/// The means to change what an open device claims.
-pub struct Claims {
-    mac: [u8; 6],
-    dev: u16,
-    ifindex: u32,
-    attachment: Arc<Attachment>,
-    /// Gone, as `sharing` is, when the device is closed.
-    groups: Weak<Groups>,
-    sharing: Weak<Sharing>,
-    /// What the program says now.
-    state: Mutex<(Netlink, ClaimFilter)>,
-}
-
-impl Claims {
-    /// From now on the device claims `claim`, with regard to the addresses that the kernel has now.
-    /// No packet is lost meanwhile. Without effect on a device that is closed. If anything changed
-    /// by that, returns an address that both have then and do not share, if there is one: it is
-    /// softnet's.
-    ///
-    /// # Errors
-    /// What the kernel says; then the program is as it was.
-    pub fn replace(&self, claim: &Claim) -> SysResult<Option<Conflict>> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let (netlink, filter) = &mut *state;
-        let theirs = Theirs::now(netlink, self.ifindex)?;
-        let addresses = theirs.addresses();
-        let now = ClaimFilter::new(self.mac, self.dev, claim, &addresses).with_longest(filter.longest());
-        let shared = shared(claim, &now, self.dev, &addresses);
-        if let Some(sharing) = self.sharing.upgrade() {
-            sharing.replace(theirs.interfaces(), shared);
-        }
-        if let Some(groups) = self.groups.upgrade() {
-            // Where the kernel has no IPv6 it can't, as the device's mode says.
-            let _ = groups.solicit(&now.asked_for(claim));
-        }
-        if *filter == now {
-            return Ok(None);
-        }
-        self.attachment.replace(&now)?;
-        *filter = now;
-        let conflict = theirs.conflict(self.mac, &claim.addresses, netlink);
-        Ok(conflict.filter(|_| !claim.shared))
-    }
-
-    /// The first of `addresses` that the kernel has now, too. `None` also if the kernel can't be asked.
-    pub fn conflict(&self, addresses: &[IpAddr]) -> Option<Conflict> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let netlink = &mut state.0;
-        let theirs = Theirs::now(netlink, self.ifindex).ok()?;
-        theirs.conflict(self.mac, addresses, netlink)
-    }
-}
-
-/// The addresses on which ports of softnet's are not to be the kernel's as well. Not the link-local one that both derive from
-/// the MAC address, unless it was said that addresses are shared.
-fn shared(claim: &Claim, filter: &ClaimFilter, dev: u16, kernel: &[IpAddr]) -> Vec<Addr> {
-    if !claim.shared {
-        return Vec::new();
-    }
-    let mut own: Vec<IpAddr> = filter.own_ipv6().into_iter().map(IpAddr::V6).collect();
-    own.extend(claim.addresses.iter().filter(|addr| addr.is_ipv4()));
-    own.iter().filter(|addr| kernel.contains(addr)).map(|addr| scoped(addr_of(*addr), dev)).collect()
 }

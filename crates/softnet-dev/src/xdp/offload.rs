@@ -11,8 +11,11 @@
 //!
 //! Invariant: what was on before a device was opened is on again when it is closed; after a crash it stays off.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::bpf::XdpMode;
 use crate::ethtool::Ethtool;
+use crate::hand_over::OffloadFacts;
 use crate::netlink::{Link, Netlink};
 
 /// By its name in the kernel, and as `ethtool -K` has it.
@@ -33,7 +36,8 @@ const UNTAGGING: [Offload; 2] =
 /// The offloads of an interface, and of its ports, as they were.
 pub(crate) struct Offloads {
     interfaces: Vec<Interface>,
-    off: bool,
+    /// They are off, and this process puts them back.
+    off: AtomicBool,
 }
 
 /// An offload that takes tags out of frames and can't be switched off.
@@ -102,13 +106,43 @@ impl Offloads {
             is_any.then_some(Interface { name: link.name, ethtool, merging, untagging })
         };
         let interfaces = std::iter::once(link.clone()).chain(ports).filter_map(of).collect();
-        Offloads { interfaces, off: false }
+        Offloads { interfaces, off: AtomicBool::new(false) }
+    }
+
+    /// Those that another process has switched off, by what it told of them.
+    pub(super) fn handed_over(link: &Link, netlink: &mut Netlink, told: &[OffloadFacts]) -> Self {
+        let links = netlink.links().unwrap_or_default();
+        let ours = |other: &&Link| other.index == link.index || other.master == Some(link.index);
+        let of = |told: &OffloadFacts| {
+            let link = links.iter().filter(ours).find(|link| link.name == told.interface)?;
+            let among = |known: &[Offload]| -> Vec<_> {
+                known.iter().copied().filter(|(name, _)| told.on.iter().any(|on| on == name)).collect()
+            };
+            let (merging, untagging) = (among(&MERGING), among(&UNTAGGING));
+            let (name, ethtool) = (link.name.clone(), Ethtool::new(link.index).ok()?);
+            Some(Interface { name, ethtool, merging, untagging })
+        };
+        Offloads { interfaces: told.iter().filter_map(of).collect(), off: AtomicBool::new(false) }
+    }
+
+    /// What was on before, for another process.
+    pub(super) fn told(&self) -> Vec<OffloadFacts> {
+        let told = |interface: &Interface| OffloadFacts {
+            interface: interface.name.clone(),
+            on: interface.all().map(|(name, _)| (*name).to_owned()).collect(),
+        };
+        self.interfaces.iter().map(told).collect()
+    }
+
+    /// They are this process's to put back.
+    pub(super) fn taken_over(&self) {
+        self.off.store(true, Ordering::Relaxed);
     }
 
     /// Switches off what is on and may not be in `mode`. Returns in words for the user what no
     /// longer merges packets.
     pub(crate) fn switch_off(&mut self, mode: XdpMode) -> String {
-        self.off = true;
+        *self.off.get_mut() = true;
         if mode == XdpMode::Native {
             self.interfaces.iter_mut().for_each(|interface| interface.merging.clear());
         }
@@ -147,7 +181,7 @@ impl Offloads {
 
 impl Drop for Offloads {
     fn drop(&mut self) {
-        if self.off {
+        if *self.off.get_mut() {
             // They may be gone.
             self.interfaces.iter().for_each(|interface| _ = interface.set(true));
         }

@@ -166,6 +166,12 @@ impl<T: Slot> Producer<T> {
         self.memory.size
     }
 
+    /// Goes on where another process stopped, which had staged nothing.
+    pub(super) fn take_over(&mut self) {
+        self.next = self.memory.word(self.memory.producer).load(Ordering::Acquire);
+        self.submitted = self.next;
+    }
+
     /// Writes the next slot. The caller knows that it is free: fewer things are on their way than the ring has
     /// slots, in whichever stage. (The shared index says so only later: the kernel publishes it once per batch, and
     /// may complete what it took before that.)
@@ -217,6 +223,12 @@ impl<T: Slot> Consumer<T> {
     /// The consuming end of a fresh ring.
     pub(super) fn new(memory: Arc<RingMemory>) -> Self {
         Consumer { memory, next: 0, seen: 0, slots: PhantomData }
+    }
+
+    /// Goes on where another process stopped, which had given back all that it had read.
+    pub(super) fn take_over(&mut self) {
+        self.next = self.memory.word(self.memory.consumer).load(Ordering::Acquire);
+        self.seen = self.next;
     }
 
     /// How many slots, `want` at the most, can be read now.
@@ -284,6 +296,26 @@ mod tests {
             assert_eq!(tx.consumed(), start.wrapping_add(got as u32));
         }
         assert!(got > 60, "{got}");
+    }
+
+    #[test]
+    fn another_process_goes_on_where_one_stopped() {
+        let fd = rustix::fs::memfd_create("ring", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&fd, 1 << 16).unwrap();
+        let map = || RingMemory::map::<u64>(std::os::fd::AsFd::as_fd(&fd), 0, &AT, 8).unwrap();
+        let (mut tx, mut rx) = (Producer::<u64>::new(map()), Consumer::<u64>::new(Arc::new(map())));
+        (1..=6).for_each(|n| tx.stage(n));
+        tx.submit();
+        assert_eq!(rx.available(4), 4);
+        rx.release(4);
+        let (mut tx, mut rx) = (Producer::<u64>::new(map()), Consumer::<u64>::new(Arc::new(map())));
+        tx.take_over();
+        rx.take_over();
+        assert_eq!((tx.submit(), tx.submitted(), tx.consumed()), (0, 6, 4));
+        tx.stage(7);
+        assert_eq!(tx.submit(), 1);
+        assert_eq!(rx.available(8), 3);
+        assert_eq!((0..3).map(|n| rx.read(n)).collect::<Vec<_>>(), [5, 6, 7]);
     }
 
     #[test]

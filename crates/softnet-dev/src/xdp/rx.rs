@@ -15,6 +15,7 @@ use super::frames::FrameSet;
 use super::ring::{Consumer, Producer, RingMemory};
 use super::socket::Xsk;
 use crate::device::{Doorbell, QueueStats, RxQueue};
+use crate::hand_over::HeldFrames;
 
 /// Frames that have to be missing before new ones are posted: a batch, so that posting is done for many at once.
 const REFILL: usize = BATCH;
@@ -33,6 +34,8 @@ pub(super) struct XdpRx {
     unfinished: Option<Skb>,
     /// A frame of the packet that comes was lost: so is the rest of it.
     skipping: bool,
+    /// Another process has the queue still.
+    elsewhere: bool,
     dev: u16,
     queue: u16,
 }
@@ -48,9 +51,15 @@ impl XdpRx {
             xsk,
             unfinished: None,
             skipping: false,
+            elsewhere: false,
             dev,
             queue,
         }
+    }
+
+    /// The same of a queue that another process has until it is [taken over](RxQueue::take_over).
+    pub(super) fn elsewhere(self) -> Self {
+        XdpRx { elsewhere: true, ..self }
     }
 
     /// Posts frames until the ring is full or `ctx` has none left.
@@ -269,7 +278,26 @@ impl RxQueue for XdpRx {
         self.posted.len()
     }
 
+    fn held_frames(&self) -> Option<HeldFrames> {
+        let is_amid = self.unfinished.is_some() || self.skipping;
+        Some(HeldFrames { frames: self.posted.numbers(), is_amid })
+    }
+
+    fn take_over(&mut self, frames: Vec<Frame>, is_amid: bool) -> Vec<Frame> {
+        self.ring.take_over();
+        self.fill.take_over();
+        (self.skipping, self.elsewhere) = (is_amid, false);
+        let region = self.xsk.umem().region().id();
+        let (ours, others): (Vec<_>, Vec<_>) = frames.into_iter().partition(|frame| frame.region() == region);
+        ours.into_iter().for_each(|frame| _ = self.posted.insert(frame.into_raw()));
+        self.xsk.set_starved(self.posted.len() == 0);
+        others
+    }
+
     fn close(mut self: Box<Self>, ctx: &mut SoftnetData) {
+        if self.elsewhere {
+            return;
+        }
         self.xsk.irq.close(self.xsk.fd());
         // Packets that will not be read.
         let unread = self.ring.available(self.fill.size());

@@ -5,6 +5,7 @@
 //! kernel let go of the frames, so the half that goes first leaves its books here, and the one that goes last
 //! brings all frames home.
 
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -46,6 +47,7 @@ pub(super) struct Xsk {
     /// An unbound socket that can tell when the kernel has let go of the queue; zero-copy only.
     spare: Option<OwnedFd>,
     binding: Binding,
+    sends: bool,
     /// No frame is posted: no packet can come in and ring, so this queue is to be polled without.
     starved: AtomicBool,
     /// The kernel's interrupt of the queue.
@@ -74,6 +76,39 @@ pub(super) struct Bound {
     pub(super) rx: Arc<RingMemory>,
     /// Transmit and completion ring.
     pub(super) tx: Option<(RingMemory, RingMemory)>,
+}
+
+/// The rings of a socket.
+struct Rings {
+    fill: RingMemory,
+    rx: Arc<RingMemory>,
+    tx: Option<(RingMemory, RingMemory)>,
+}
+
+impl Rings {
+    /// Maps those of `fd`, of `ring` slots each.
+    fn map(fd: &OwnedFd, ring: u32, transmit: bool) -> SysResult<Self> {
+        let at = sockopt::xdp_mmap_offsets(fd)
+            .map_err(|errno| SysError::new("ask for the layout of AF_XDP rings", errno.into()))?;
+        let mapped = |error| SysError::new("map an AF_XDP ring", error);
+        let (fill_at, rx_at) = (XDP_UMEM_PGOFF_FILL_RING, XDP_PGOFF_RX_RING);
+        let (tx_at, done_at) = (XDP_PGOFF_TX_RING, XDP_UMEM_PGOFF_COMPLETION_RING);
+        let fill = RingMemory::map::<u64>(fd.as_fd(), fill_at, &at.fr, ring).map_err(mapped)?;
+        let rx = RingMemory::map::<libc::xdp_desc>(fd.as_fd(), rx_at, &at.rx, ring).map_err(mapped)?;
+        let rx = Arc::new(rx);
+        let tx = if transmit {
+            let tx = RingMemory::map::<libc::xdp_desc>(fd.as_fd(), tx_at, &at.tx, ring).map_err(mapped)?;
+            Some((tx, RingMemory::map::<u64>(fd.as_fd(), done_at, &at.cr, ring).map_err(mapped)?))
+        } else {
+            None
+        };
+        Ok(Rings { fill, rx, tx })
+    }
+
+    fn bound(self, xsk: Arc<Xsk>) -> Bound {
+        let Rings { fill, rx, tx } = self;
+        Bound { xsk, fill, rx, tx }
+    }
 }
 
 pub(super) fn socket() -> SysResult<OwnedFd> {
@@ -108,46 +143,66 @@ impl Xsk {
             sized(sockopt::set_xdp_tx_ring_size(&fd, ring))?;
             widen_transmit(&fd, ring);
         }
-        let at = sockopt::xdp_mmap_offsets(&fd)
-            .map_err(|errno| SysError::new("ask for the layout of AF_XDP rings", errno.into()))?;
-        let mapped = |error| SysError::new("map an AF_XDP ring", error);
-        let (fill_at, rx_at) = (XDP_UMEM_PGOFF_FILL_RING, XDP_PGOFF_RX_RING);
-        let (tx_at, done_at) = (XDP_PGOFF_TX_RING, XDP_UMEM_PGOFF_COMPLETION_RING);
-        let fill = RingMemory::map::<u64>(fd.as_fd(), fill_at, &at.fr, ring).map_err(mapped)?;
-        let rx = RingMemory::map::<libc::xdp_desc>(fd.as_fd(), rx_at, &at.rx, ring).map_err(mapped)?;
-        let rx = Arc::new(rx);
-        let tx = if transmit {
-            let tx = RingMemory::map::<libc::xdp_desc>(fd.as_fd(), tx_at, &at.tx, ring).map_err(mapped)?;
-            Some((tx, RingMemory::map::<u64>(fd.as_fd(), done_at, &at.cr, ring).map_err(mapped)?))
-        } else {
-            None
-        };
-        let ring_memory = rx.clone();
-        let xsk = umem.bind(fd, to, |fd| {
-            let zero_copy = sockopt::xdp_options(&fd)
-                .is_ok_and(|options| options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY));
-            let spare = if zero_copy { Some(socket()?) } else { None };
-            attachment.socket_opened();
-            Ok(Arc::new(Xsk {
-                fd,
-                umem: umem.clone(),
-                attachment: attachment.clone(),
-                rx: ring_memory,
-                spare,
-                binding: to,
-                starved: AtomicBool::new(false),
-                irq: QueueIrq::new(napis.clone(), to.queue),
-                bad_descriptors: AtomicU64::new(0),
-                rx_stats: Arc::default(),
-                state: Mutex::new(State {
-                    halves: 1 + u8::from(transmit),
-                    held: vec![],
-                    losses: 0,
-                    stuck: false,
-                }),
-            }))
-        })?;
-        Ok(Bound { xsk, fill, rx, tx })
+        let rings = Rings::map(&fd, ring, transmit)?;
+        let xsk = umem.bind(fd, to, |fd| Self::on(umem, (attachment, napis), to, fd, &rings))?;
+        Ok(rings.bound(xsk))
+    }
+
+    /// The socket `fd` of the queue `to`, which another process opened and bound, with rings of
+    /// `ring` slots each. The rings are mapped, and left as they are.
+    pub(super) fn handed_over(
+        umem: &Arc<Umem>,
+        parts: (&Arc<Attachment>, &Arc<KernelNapis>),
+        to: Binding,
+        fd: OwnedFd,
+        ring: u32,
+        transmit: bool,
+    ) -> SysResult<Bound> {
+        // Whatever else it were, what follows would be about something else.
+        if !sockopt::socket_domain(&fd).is_ok_and(|family| family == AddressFamily::XDP) {
+            let other = io::Error::new(io::ErrorKind::InvalidData, "not an AF_XDP socket");
+            return Err(SysError::new("take over an AF_XDP socket", other));
+        }
+        let rings = Rings::map(&fd, ring, transmit)?;
+        let xsk = Self::on(umem, parts, to, fd, &rings)?;
+        // What was lost before is not this process's to count.
+        xsk.state().losses = xsk.kernel_losses().unwrap_or(0);
+        umem.add(&xsk);
+        Ok(rings.bound(xsk))
+    }
+
+    fn on(
+        umem: &Arc<Umem>,
+        (attachment, napis): (&Arc<Attachment>, &Arc<KernelNapis>),
+        to: Binding,
+        fd: OwnedFd,
+        rings: &Rings,
+    ) -> SysResult<Arc<Self>> {
+        let zero_copy = sockopt::xdp_options(&fd)
+            .is_ok_and(|options| options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY));
+        let spare = if zero_copy { Some(socket()?) } else { None };
+        attachment.socket_opened();
+        let sends = rings.tx.is_some();
+        let (halves, held) = (1 + u8::from(sends), vec![]);
+        Ok(Arc::new(Xsk {
+            fd,
+            umem: umem.clone(),
+            attachment: attachment.clone(),
+            rx: rings.rx.clone(),
+            spare,
+            binding: to,
+            sends,
+            starved: AtomicBool::new(false),
+            irq: QueueIrq::new(napis.clone(), to.queue),
+            bad_descriptors: AtomicU64::new(0),
+            rx_stats: Arc::default(),
+            state: Mutex::new(State { halves, held, losses: 0, stuck: false }),
+        }))
+    }
+
+    /// Whether it has a transmitting half.
+    pub(super) fn sends(&self) -> bool {
+        self.sends
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -187,14 +242,18 @@ impl Xsk {
     pub(super) fn refresh(&self) {
         let mut state = self.state();
         // Fails once the socket is closed; the last figures stand then.
-        if let Ok(kernel) = sockopt::xdp_statistics(&self.fd) {
-            let ours = self.bad_descriptors.load(Ordering::Relaxed);
-            let losses =
-                kernel.rx_dropped + kernel.rx_ring_full.unwrap_or(0) + kernel.rx_invalid_descs + ours;
+        if let Some(kernel) = self.kernel_losses() {
+            let losses = kernel + self.bad_descriptors.load(Ordering::Relaxed);
             // The lock makes this thread the counter's only writer.
             self.rx_stats.ring_drops.add(losses.saturating_sub(state.losses));
             state.losses = state.losses.max(losses);
         }
+    }
+
+    /// Packets that the kernel lost on the way to the receive ring.
+    fn kernel_losses(&self) -> Option<u64> {
+        let kernel = sockopt::xdp_statistics(&self.fd).ok()?;
+        Some(kernel.rx_dropped + kernel.rx_ring_full.unwrap_or(0) + kernel.rx_invalid_descs)
     }
 
     /// Transmit descriptors that the kernel refused, and whose frames it therefore never completes.

@@ -45,6 +45,8 @@ pub(super) struct XdpTx {
     pending: bool,
     /// The interface is down or gone: packets are dropped, as by any driver, until a call finds it up again.
     down: bool,
+    /// Another process has the queue still.
+    elsewhere: bool,
     /// Where segments are not cut before they leave.
     aggregates: Option<Aggregates>,
 }
@@ -65,8 +67,14 @@ impl XdpTx {
             stats: Arc::default(),
             pending: false,
             down: false,
+            elsewhere: false,
             aggregates,
         }
+    }
+
+    /// The same of a queue that another process has until it is [taken over](TxQueue::take_over).
+    pub(super) fn elsewhere(self) -> Self {
+        XdpTx { elsewhere: true, ..self }
     }
 
     /// Has the kernel send what is on the ring.
@@ -291,7 +299,24 @@ impl TxQueue for XdpTx {
         self.sent.len()
     }
 
+    fn held_frames(&self) -> Option<Vec<u32>> {
+        Some(self.sent.numbers())
+    }
+
+    fn take_over(&mut self, frames: Vec<Frame>) -> Vec<Frame> {
+        self.ring.take_over();
+        self.done.take_over();
+        let region = self.xsk.umem().region().id();
+        let (ours, others): (Vec<_>, Vec<_>) = frames.into_iter().partition(|frame| frame.region() == region);
+        ours.into_iter().for_each(|frame| _ = self.sent.insert(frame.into_raw()));
+        (self.pending, self.elsewhere) = (self.ring.consumed() != self.ring.submitted(), false);
+        others
+    }
+
     fn close(mut self: Box<Self>, ctx: &mut SoftnetData) {
+        if self.elsewhere {
+            return;
+        }
         self.kick(ctx);
         for _ in 0..DRAIN_TRIES {
             self.reap(ctx);

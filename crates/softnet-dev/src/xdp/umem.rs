@@ -104,6 +104,11 @@ impl Umem {
         Ok(xsk)
     }
 
+    /// A socket that another process bound on the same memory.
+    pub(super) fn add(&self, xsk: &Arc<Xsk>) {
+        self.sockets().push(Arc::downgrade(xsk));
+    }
+
     /// Tries to bind through a socket that lives. False if there is none through which it can be done.
     fn bind_shared(&self, fd: BorrowedFd<'_>, to: Binding, sockets: &[Weak<Xsk>]) -> SysResult<bool> {
         for live in sockets.iter().filter_map(Weak::upgrade) {

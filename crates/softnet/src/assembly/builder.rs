@@ -7,11 +7,13 @@ use softnet_core::SoftnetData;
 use softnet_core::skb::Region;
 use softnet_dev::OpenDevice;
 
+use super::stack::bind_metrics;
 use super::{Assembly, Stack, StartError};
 use crate::config::{Config, DeviceConfig, NeighbourConfig, RouteConfig, available_cpus};
 use crate::control::Listener;
+use crate::control::hand_over::{Predecessor, TakeOverError};
 use crate::driver::{DeviceDriver, DeviceError, OpenRequest, Opener, Openers, Own};
-use crate::metrics::Bound;
+use crate::util::warn;
 
 /// How a program opens a device of its own.
 type Factory = Box<dyn Opener>;
@@ -45,16 +47,18 @@ pub struct StackBuilder {
     config: Config,
     own: Vec<(DeviceConfig, Factory)>,
     control: bool,
+    take_over: bool,
 }
 
 impl fmt::Debug for StackBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let own: Vec<_> = self.own.iter().map(|(device, _)| device).collect();
-        let StackBuilder { config, control, .. } = self;
+        let StackBuilder { config, control, take_over, .. } = self;
         f.debug_struct("StackBuilder")
             .field("config", config)
             .field("own", &own)
             .field("control", control)
+            .field("take_over", take_over)
             .finish()
     }
 }
@@ -108,28 +112,64 @@ impl StackBuilder {
         self
     }
 
+    /// With a control socket, in the place of another process that has it, and allows that
+    /// ([`Introspect::on_hand_over`](crate::Introspect::on_hand_over)): that one's devices go on
+    /// here, where they stopped there, and its neighbours are known. When the stack has started,
+    /// [`Stack::end_predecessor`] has the other end.
+    pub fn take_over(mut self) -> Self {
+        (self.control, self.take_over) = (true, true);
+        self
+    }
+
     /// Checks everything, takes the interfaces in the calling thread's network namespace, and runs.
     pub fn start(self) -> Result<Stack, StartError> {
-        let StackBuilder { mut config, own, control } = self;
+        let StackBuilder { mut config, own, control, take_over } = self;
         let configured = config.devices.len();
         let (devices, factories): (Vec<_>, Vec<_>) = own.into_iter().unzip();
         config.devices.extend(devices);
         config.check(&available_cpus())?;
-        let control = control
-            .then(|| Listener::bind_for(&config.stack.socket_path(), config.control.group.as_deref()))
-            .transpose()?;
-        let metrics = config.metrics.as_ref().map(|metrics| {
-            let why = |why| StartError::Metrics { listen: metrics.listen.clone(), why };
-            Bound::new(metrics).map_err(why)
-        });
-        let metrics = metrics.transpose()?;
+        let (path, group) = (config.stack.socket_path(), config.control.group.clone());
+        let mut predecessor = take_over.then(|| Predecessor::connect(&path)).transpose()?;
+        if let Some(predecessor) = &predecessor {
+            predecessor.check(&config)?;
+        }
+        let mut control = match &mut predecessor {
+            Some(predecessor) => {
+                let socket = predecessor.listener.take();
+                let socket = socket.ok_or(TakeOverError::Nonsense("no control socket"))?;
+                Some(Listener::handed_over(socket, &path, group.as_deref())?)
+            }
+            None => control.then(|| Listener::bind_for(&path, group.as_deref())).transpose()?,
+        };
+        // The one that is taken over tells them until it ends.
+        let (later, now) = match take_over {
+            true => (config.metrics.clone(), None),
+            false => (None, config.metrics.as_ref()),
+        };
+        let metrics = now.map(bind_metrics).transpose()?;
         let drivers: Vec<DeviceDriver> = config.devices.iter().map(|device| device.driver.clone()).collect();
         let opener = |region: &Arc<Region>| {
             let openers = Openers::new(region, &drivers.iter().collect::<Vec<_>>())?;
             let own = (configured as u16..).zip(factories);
             Ok(own.fold(openers, |openers, (dev, own)| openers.with(dev, own)))
         };
-        let mut stack = Stack::run(Assembly::new(config, Vec::new(), opener)?)?;
+        let assembly = Assembly::make(config, Vec::new(), opener, predecessor.as_mut())?;
+        let mut stack = match predecessor {
+            Some(mut predecessor) => {
+                let mut stack = Stack::run_instead(assembly, &mut predecessor)?;
+                stack.after = Some(Box::new((predecessor, later)));
+                if let Some(Err(error)) = control.as_mut().map(|control| control.taken_over(&path)) {
+                    // The other was asked to stop in this moment, and has removed it. Else it
+                    // serves all the same.
+                    match Listener::bind_for(&path, group.as_deref()) {
+                        Ok(anew) => control = Some(anew),
+                        Err(_) => warn(format_args!("{error}")),
+                    }
+                }
+                stack
+            }
+            None => Stack::run(assembly)?,
+        };
         if let Some(control) = control {
             stack.serve(control)?;
         }

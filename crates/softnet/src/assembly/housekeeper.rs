@@ -4,11 +4,13 @@
 //! a link, a user wants an instance polled in another context, or the stack stops.
 
 mod duplicates;
+mod hand_over;
 mod kernel_addrs;
 mod links;
 mod live;
 mod reload;
 mod set_link;
+pub(super) mod take_over;
 
 use std::io;
 use std::sync::mpsc::Receiver;
@@ -89,11 +91,15 @@ pub struct Housekeeper {
     arfs: Arfs,
     commands: Receiver<Command>,
     stop: Arc<AtomicBool>,
+    /// What was offered to another process last.
+    offering: hand_over::Offering,
+    /// What is being taken over from another.
+    taking: Option<take_over::Taking>,
 }
 
 impl Housekeeper {
     /// For the devices of the configuration `published`, whose filter has the print `filter`, none of which is open yet. Does what comes by `commands`.
-    pub fn new(
+    pub(crate) fn new(
         shared: Arc<StackInner>,
         published: Arc<ArcSwap<Config>>,
         filter: u64,
@@ -136,6 +142,8 @@ impl Housekeeper {
             arfs,
             commands,
             stop,
+            offering: Default::default(),
+            taking: None,
         })
     }
 
@@ -176,7 +184,12 @@ impl Housekeeper {
     fn open_parts(&mut self, dev: u16) -> Result<OpenDevice, DeviceError> {
         let (config, device) = (&self.config, &self.shared.devices[usize::from(dev)]);
         let (Some(params), Some(vlan)) = (device.vlan, config.devices[usize::from(dev)].driver.get()) else {
-            return self.opener.open(&config.request(dev), &mut self.ctx);
+            let (config, name) = (self.config.clone(), device.name.clone());
+            let request = config.request(dev);
+            return match self.handed(&name) {
+                Some(handed) => self.opener.take(&request, &mut self.ctx, handed),
+                None => self.opener.open(&request, &mut self.ctx),
+            };
         };
         let link = self.shared.devices[usize::from(params.link)].live.load_full();
         let link = link.ok_or_else(|| format!("{}: its link is not open", device.name))?;
@@ -249,7 +262,6 @@ impl Housekeeper {
             napis.push(Arc::new(instance));
         }
         Arfs::opening(&self.shared, &*shared_part, &napis);
-        self.shared.devices[usize::from(dev)].apply_rss(&*shared_part);
         napis.iter().for_each(|instance| self.shared.steer_as_set(instance));
         if let Some(warning) = layout.warning(&params) {
             warn(format_args!("{}: {warning}", device.name));
@@ -281,12 +293,12 @@ impl Housekeeper {
             layout: Mutex::new(layout),
             params,
         };
-        self.shared.devices[usize::from(dev)].live.store(Some(Arc::new(live)));
+        let live = Arc::new(live);
+        self.shared.devices[usize::from(dev)].live.store(Some(live.clone()));
         self.shared.devices[usize::from(dev)].set_down(false);
         // Only now: a knob that is set before finds the device closed, and is only remembered.
-        napis.iter().for_each(|instance| self.shared.devices[usize::from(dev)].apply_deferral(instance));
-        if let Some(warning) = napis.first().and_then(|instance| instance.napi.mitigation.warning()) {
-            warn(format_args!("{}: {warning}", device.name));
+        if self.taking.is_none() {
+            self.apply_settings(dev, &live);
         }
         groups::opened(&self.shared, dev);
         self.set_iface(dev, Some(iface));
@@ -299,9 +311,11 @@ impl Housekeeper {
         }
         // Last: from here on packets flow.
         for ((instance, guard), home) in napis.into_iter().zip(disabled).zip(homes) {
-            instance.attach(&home, guard);
+            self.attach(instance, guard, home);
         }
-        self.announce(dev, &device.addresses);
+        if self.taking.is_none() {
+            self.announce(dev, &device.addresses);
+        }
         let there: Vec<u16> = self.vlans(dev).into_iter().filter(|vlan| self.is_wanted(*vlan)).collect();
         there.into_iter().try_for_each(|vlan| self.open(vlan))
     }
@@ -363,6 +377,11 @@ impl Housekeeper {
                 }
                 Err(error) => Err(error.into()),
             },
+            Change::Offer(slot) => self.offer().map(|offered| {
+                *lock(slot) = Some(offered);
+                Vec::new()
+            }),
+            Change::HandOver(channel) => Err(self.hand_over(&mut lock(channel))),
             change @ (Change::Route(_) | Change::Neigh(_) | Change::Addr(_) | Change::Link(_)) => {
                 let changed = self.change_live(change).map(|n| vec![u32::try_from(n).unwrap_or(u32::MAX)]);
                 changed.map_err(ControlError::from)
@@ -450,6 +469,7 @@ impl Housekeeper {
 
     /// Closes every device and frees what waits for neighbours.
     fn close_all(&mut self) {
+        self.give_up_taking();
         self.shared.backlogs.close(&mut self.ctx);
         for dev in 0..self.config.devices.len() as u16 {
             self.close(dev);

@@ -16,13 +16,15 @@ use softnet_dev::{DeviceInfo, LinkState, sched};
 use crate::config::{Config, ConfigErrors, Context, DeviceConfig, format_mac};
 use crate::control::capture::{self, SetCapture};
 use crate::control::commands::{Change, Commander};
+use crate::control::hand_over::giver;
 use crate::control::show::{
     DevRow, DropRow, FilterRow, NapiRow, NeighRow, NtupleRow, QdiscRow, RouteRow, RssRow, SocketRow, Stats,
     SteeringRow, Table, WorkerRow,
 };
 use crate::control::{
     ControlError, Handler, LiveAnswer, LiveError, NtupleAnswer, Reloaded, Request, RssAnswer, Set, SetAddr,
-    SetFilter, SetKnobs, SetLink, SetNeigh, SetNtuple, SetQdisc, SetRoute, SetRss, SetSteering, Target,
+    SetFilter, SetKnobs, SetLink, SetNeigh, SetNtuple, SetQdisc, SetRoute, SetRss, SetSteering, TakeOver,
+    Target,
 };
 use crate::device::{StackDevice, filter};
 use crate::napi::{NapiInstance, PollThread};
@@ -117,6 +119,15 @@ impl Introspect {
     /// From now on [`reload`](Self::reload) reads the configuration by `read`.
     pub fn on_reload(&self, read: impl Fn() -> Result<Config, ConfigErrors> + Send + 'static) {
         *lock(&self.reader) = Some(Box::new(read));
+    }
+
+    /// From now on another process may take this one's place ([`StackBuilder::take_over`]). When it
+    /// runs, `end` is called, or with an error if it failed after it took over: it is to end the
+    /// process, and must not drop the stack, whose interfaces are the other's by then.
+    ///
+    /// [`StackBuilder::take_over`]: crate::StackBuilder::take_over
+    pub fn on_hand_over(&self, end: impl Fn(Result<(), String>) + Send + Sync + 'static) {
+        self.shared.giving.allow(Box::new(end));
     }
 
     /// Reads the configuration again, and applies the difference, as [`apply`](Self::apply) does.
@@ -485,6 +496,7 @@ impl Handler for Introspect {
             Request::Lookup(addr) => return value(self.lookup(addr)),
             Request::Neigh(set) => return value(self.set_neigh(set).map_err(text)?),
             Request::Capture(_) => return Err("a capture takes a connection of its own".into()),
+            Request::TakeOver(_) => return Err("a process takes over by a connection of its own".into()),
         };
         match table {
             Table::Dev => value(self.devs()),
@@ -510,6 +522,14 @@ impl Handler for Introspect {
 
     fn capture(&self, set: &SetCapture, stream: &UnixStream) -> Result<(), String> {
         capture::start(&self.shared, set, stream)
+    }
+
+    fn take_over(&self, ask: &TakeOver, stream: &UnixStream) -> Result<(), String> {
+        giver::start(&self.shared, &self.commander, ask, stream)
+    }
+
+    fn is_handed_over(&self) -> bool {
+        self.shared.giving.is_given()
     }
 
     fn answer(&self, request: Request) -> Result<String, String> {

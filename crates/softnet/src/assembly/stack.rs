@@ -3,15 +3,17 @@
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use rustix::thread::CpuSet;
 use softnet_core::fold::FoldKey;
 use softnet_core::ip::neigh::NeighParams;
 use softnet_core::ip::slow::SlowPath;
-use softnet_core::skb::{Region, RegionMemory};
+use softnet_core::skb::{FRAME_SIZE, Region, RegionMemory};
 use softnet_core::sync::{AtomicBool, Ordering};
 use softnet_dev::flow_hkey;
 use softnet_dev::memfd::MemfdMemory;
@@ -19,10 +21,12 @@ use softnet_dev::process::{raise_files_limit, trim_heap};
 use softnet_dev::sys_error::files_hint;
 use softnet_dev::topology;
 
+use super::housekeeper::take_over::Taking;
 use super::{Follower, Housekeeper, Introspect, StackBuilder};
 use crate::app::{NapiPoller, PollerError, PollerParams, RawSender};
-use crate::config::{Config, ConfigErrors, Context, MetricsListen, SteeringSettings};
+use crate::config::{Config, ConfigErrors, Context, MetricsConfig, MetricsListen, SteeringSettings};
 use crate::control::commands::commands;
+use crate::control::hand_over::{Predecessor, TakeOverError};
 use crate::control::{BindError, ControlError, Listener, Server};
 use crate::device::vlan::VlanParams;
 use crate::device::{RssSettings, StackDevice};
@@ -72,10 +76,26 @@ pub enum StartError {
     /// NAT has more external addresses than there may be.
     #[error(transparent)]
     Nat(#[from] softnet_core::nat::TooManyAddresses),
+    /// Another process's place can't be taken.
+    #[error(transparent)]
+    TakeOver(#[from] TakeOverError),
     /// Packet memory can't be laid out.
     #[error(transparent)]
     Region(#[from] softnet_core::skb::RegionError),
 }
+
+/// Where metrics will be told.
+pub(super) fn bind_metrics(config: &MetricsConfig) -> Result<metrics::Bound, StartError> {
+    let why = |why| StartError::Metrics { listen: config.listen.clone(), why };
+    metrics::Bound::new(config).map_err(why)
+}
+
+/// How long the end of another process may take, once it has begun.
+const GONE: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(5);
+
+/// How long a list of the kernel's routes is waited for before another process's place is taken.
+const LISTED: Duration = Duration::from_secs(60);
 
 fn system(what: &'static str) -> impl Fn(std::io::Error) -> StartError {
     move |source| StartError::System { what, source }
@@ -99,9 +119,20 @@ impl Assembly {
     /// Makes packet memory, tables and workers, and opens the devices by what `opener` makes of the region. `patches`:
     /// pairs of device indices; what the first receives leaves by the second, unrouted.
     pub fn new<O: Opener + 'static>(
+        config: Config,
+        patches: Vec<(u16, u16)>,
+        opener: impl FnOnce(&Arc<Region>) -> Result<O, DeviceError>,
+    ) -> Result<Self, StartError> {
+        Self::make(config, patches, opener, None)
+    }
+
+    /// As [`new`](Self::new), to take the place of `predecessor`, if there is one: its devices are
+    /// open then, and stand still.
+    pub(super) fn make<O: Opener + 'static>(
         mut config: Config,
         patches: Vec<(u16, u16)>,
         opener: impl FnOnce(&Arc<Region>) -> Result<O, DeviceError>,
+        mut predecessor: Option<&mut Predecessor>,
     ) -> Result<Self, StartError> {
         // Whatever CPUs the calling thread is pinned to now: workers pin themselves.
         let cpus: Vec<u32> = (0..CpuSet::MAX_CPU as u32).collect();
@@ -123,9 +154,23 @@ impl Assembly {
         // A head per frame: an skb always has one frame, and frames in rings need none.
         let bytes = Region::bytes(stack.frames, stack.frames);
         let nodes = topology::nodes(&stack.workers);
-        let memory: Box<dyn RegionMemory> =
-            Box::new(MemfdMemory::on_nodes(bytes, &nodes).map_err(system("packet memory"))?);
-        let region = Region::with_defer(memory, stack.frames, stack.frames, stack.skb_defer_max)?;
+        let handed = predecessor.as_mut().and_then(|predecessor| predecessor.memory.take());
+        let frame_bytes = stack.frames as usize * FRAME_SIZE;
+        let is_handed = handed.is_some();
+        let memory = match handed {
+            Some(fd) => MemfdMemory::handed_over(fd, frame_bytes, bytes, &nodes),
+            None => MemfdMemory::on_nodes(bytes, &nodes),
+        };
+        let memory = memory.map_err(system("packet memory"))?;
+        let memory_fd = memory.as_fd().try_clone_to_owned().map_err(system("packet memory"))?;
+        let memory: Box<dyn RegionMemory> = Box::new(memory);
+        let (frames, defer) = (stack.frames, stack.skb_defer_max);
+        let (region, handed_frames) = match is_handed {
+            true => {
+                Region::handed_over(memory, frames, frames, defer).map(|(region, all)| (region, Some(all)))?
+            }
+            false => (Region::with_defer(memory, frames, frames, defer)?, None),
+        };
         let devices = config
             .devices
             .iter()
@@ -162,6 +207,7 @@ impl Assembly {
         shared.sockets.tell_ports(opener.ports());
         shared.sockets.tcp.configure(config.tcp.clone());
         (shared.conntrack, shared.nat) = (conntrack, nat);
+        let _ = shared.giving.memory.set(memory_fd);
         let shared = Arc::new(shared);
         let filter = filter_print;
         let config = Arc::new(ArcSwap::from_pointee(config));
@@ -173,9 +219,12 @@ impl Assembly {
             _ => None,
         };
         let follower = follower.transpose().map_err(|error| system("watching routes")(error.into()))?;
-        let housekeeper =
+        let mut housekeeper =
             Housekeeper::new(shared.clone(), config, filter, Box::new(opener), patches, commands)
                 .map_err(|error| system("watching interfaces")(error.into()))?;
+        if let (Some(predecessor), Some(frames)) = (predecessor, handed_frames) {
+            housekeeper.prepare_take_over(Taking::new(predecessor, frames));
+        }
         // Before the devices: if one of them can't be opened, the instances of the others are with their workers, whose
         // drop gives them up to be closed.
         let workers = shared.workers.iter().map(|me| Worker::new(&shared, me)).collect::<Result<_, _>>();
@@ -224,6 +273,8 @@ pub struct Stack {
     housekeeper: Option<JoinHandle<()>>,
     follower: Option<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
+    /// The process whose place it has taken, and where metrics are to be told when that has ended.
+    pub(super) after: Option<Box<(Predecessor, Option<MetricsConfig>)>>,
 }
 
 impl fmt::Debug for Stack {
@@ -245,6 +296,8 @@ impl Stack {
 
     /// From now on it answers on `control`, until it is dropped.
     pub(super) fn serve(&mut self, control: Listener) -> Result<(), StartError> {
+        let again = control.as_fd().try_clone_to_owned().map_err(system("the control socket"))?;
+        let _ = self.shared.giving.listener.set(again);
         let server = control.serve(self.view.clone()).map_err(system("starting the control thread"))?;
         self.server = Some(server);
         Ok(())
@@ -259,6 +312,32 @@ impl Stack {
         Ok(())
     }
 
+    /// The process whose place it has taken, until that has ended; and for how long no packet was
+    /// forwarded.
+    pub fn predecessor(&self) -> Option<(u32, Duration)> {
+        self.after.as_ref().map(|after| (after.0.pid, Duration::from_nanos(after.0.paused)))
+    }
+
+    /// It has taken another process's place ([`StackBuilder::take_over`]), and all is well: that
+    /// one ends now. Does nothing otherwise.
+    ///
+    /// # Errors
+    /// It has not ended, or metrics can't be told; the stack runs all the same.
+    pub fn end_predecessor(&mut self) -> Result<(), StartError> {
+        let Some(after) = self.after.take() else { return Ok(()) };
+        let (predecessor, metrics) = *after;
+        predecessor.done().map_err(system("waiting for the end of the instance that was taken over"))?;
+        let Some(metrics) = metrics else { return Ok(()) };
+        let until = Instant::now() + GONE;
+        loop {
+            match bind_metrics(&metrics) {
+                // The last descriptor of a process that ends may be closed a little later.
+                Err(_) if Instant::now() < until => std::thread::sleep(LOOK),
+                bound => return self.tell_metrics(bound?),
+            }
+        }
+    }
+
     /// Where it tells its metrics, if that is by TCP: with the port that was free, if none was configured.
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics.as_ref()?.address()
@@ -267,12 +346,25 @@ impl Stack {
     /// Runs what was assembled.
     #[doc(hidden)]
     pub fn run(assembly: Assembly) -> Result<Stack, StartError> {
-        Self::run_by(assembly, &mut spawn)
+        Self::run_by(assembly, &mut spawn, None)
+    }
+
+    /// The same in the place of `predecessor`, which has stopped when this succeeds, and goes on if
+    /// it does not.
+    pub(super) fn run_instead(
+        assembly: Assembly,
+        predecessor: &mut Predecessor,
+    ) -> Result<Stack, StartError> {
+        Self::run_by(assembly, &mut spawn, Some(predecessor))
     }
 
     /// The same, with threads that `spawn` makes. If one cannot be made, the others are ended and
     /// everything is closed.
-    fn run_by(mut assembly: Assembly, spawn: Spawn<'_>) -> Result<Stack, StartError> {
+    fn run_by(
+        mut assembly: Assembly,
+        spawn: Spawn<'_>,
+        predecessor: Option<&mut Predecessor>,
+    ) -> Result<Stack, StartError> {
         let (shared, view) = (assembly.shared.clone(), assembly.view.clone());
         let mut stack = Stack {
             server: None,
@@ -283,19 +375,27 @@ impl Stack {
             housekeeper: None,
             follower: None,
             stop: Arc::default(),
+            after: None,
         };
         for (worker, me) in std::mem::take(&mut assembly.workers).into_iter().zip(&stack.shared.workers) {
             let body = Box::new(move || worker.run());
             stack.workers.push(spawn(&me.thread.name, body).map_err(system("thread"))?);
         }
+        if let Some(follower) = assembly.follower.take() {
+            let body = Box::new(move || follower.run());
+            stack.follower = Some(spawn("softnet-routes", body).map_err(system("thread"))?);
+        }
+        if let (Some(predecessor), Some(housekeeper)) = (predecessor, &mut assembly.housekeeper) {
+            // What it forwards by is complete before the other stops.
+            if let Some(follow) = &stack.shared.follow {
+                follow.wait_listed(LISTED);
+            }
+            housekeeper.take_over(predecessor)?;
+        }
         if let Some(housekeeper) = assembly.housekeeper.take() {
             stack.stop = housekeeper.stop_flag();
             let body = Box::new(move || housekeeper.run());
             stack.housekeeper = Some(spawn("softnet-keeper", body).map_err(system("thread"))?);
-        }
-        if let Some(follower) = assembly.follower.take() {
-            let body = Box::new(move || follower.run());
-            stack.follower = Some(spawn("softnet-routes", body).map_err(system("thread"))?);
         }
         Ok(stack)
     }
@@ -335,6 +435,10 @@ impl Stack {
 
 impl Drop for Stack {
     fn drop(&mut self) {
+        // It is another process's, and this one is about to end.
+        while self.shared.giving.is_given() {
+            std::thread::park();
+        }
         // First: what is being taken apart answers no questions.
         self.server = None;
         self.metrics = None;
@@ -446,10 +550,14 @@ mod tests {
                 let shared = assembly.shared.clone();
                 let polling = shared.threads().len();
                 assert_eq!(polling > 1, context != Context::Softirq, "the worker is one");
-                let error = Stack::run_by(assembly, &mut |name, body| match name == missing {
-                    true => Err(std::io::ErrorKind::WouldBlock.into()),
-                    false => spawn(name, body),
-                });
+                let error = Stack::run_by(
+                    assembly,
+                    &mut |name, body| match name == missing {
+                        true => Err(std::io::ErrorKind::WouldBlock.into()),
+                        false => spawn(name, body),
+                    },
+                    None,
+                );
                 assert!(error.is_err());
                 assert!(shared.devices[0].live.load().is_none(), "{missing}: the device is open");
                 assert_eq!(shared.threads().len(), 1, "{missing}: threads of {context:?} are left");

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::{ControlError, Set, SetAddr, SetLink, SetNeigh, SetQdisc, SetRoute, SetSteering};
 use crate::config::Config;
+use crate::control::hand_over::{Channel, Offered};
 use crate::util::Waker;
 
 /// How long to wait for an answer. A switch takes as long as the polls that run now.
@@ -13,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What can be changed.
 #[derive(Debug)]
-pub enum Change {
+pub(crate) enum Change {
     /// The context that instances are polled in.
     Threaded(Set),
     /// Disciplines of TX queues.
@@ -30,11 +31,15 @@ pub enum Change {
     Link(SetLink),
     /// All that another configuration says otherwise; what was changed goes into the list.
     Reload(Box<Config>, Arc<Mutex<Vec<String>>>),
+    /// Nothing: tells what another process needs to take over.
+    Offer(Arc<Mutex<Option<Offered>>>),
+    /// All of it: the process at the other end of the channel is to take over.
+    HandOver(Arc<Mutex<Channel>>),
 }
 
 /// A change, and where to say what became of it.
 #[derive(Debug)]
-pub struct Command {
+pub(crate) struct Command {
     /// The change.
     pub change: Change,
     /// Takes the ids of the NAPI instances it was about, or why it was not made.
@@ -42,6 +47,7 @@ pub struct Command {
 }
 
 /// Sends changes to the housekeeper. Any thread may call it.
+#[derive(Clone)]
 pub(crate) struct Commander {
     housekeeper: Arc<Waker>,
     commands: Sender<Command>,

@@ -109,6 +109,9 @@ pub enum ControlError {
         /// Why.
         source: io::Error,
     },
+    /// Another process can't take over, or did not.
+    #[error("{0}")]
+    HandOver(String),
     /// The stack is stopping.
     #[error("the instance is stopping")]
     Stopping,

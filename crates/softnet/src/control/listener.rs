@@ -98,10 +98,15 @@ struct SocketFile {
     directory: OwnedFd,
     name: PathBuf,
     identity: (u64, u64),
+    /// Another process answers on it still.
+    elsewhere: bool,
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
+        if self.elsewhere {
+            return;
+        }
         // Another instance may have replaced it, even just now: then it is not ours to remove.
         let _lock = lock(&self.directory);
         if look(&self.directory, &self.name).is_ok_and(|meta| identity(&meta) == self.identity) {
@@ -168,7 +173,7 @@ fn lock(directory: &OwnedFd) -> io::Result<OwnedFd> {
 }
 
 /// What became of an attempt to connect.
-pub(super) enum Probe {
+pub(crate) enum Probe {
     /// A process listens. There is no stream if too many others wait.
     Listens(Option<UnixStream>),
     /// No process does, or there is no such socket.
@@ -178,7 +183,7 @@ pub(super) enum Probe {
 }
 
 /// Whether a process listens on the socket at `path`. Does not wait.
-pub(super) fn probe(path: &Path) -> io::Result<Probe> {
+pub(crate) fn probe(path: &Path) -> io::Result<Probe> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     match rustix::net::connect(&socket, &SocketAddrUnix::new(path)?) {
@@ -224,18 +229,50 @@ impl Listener {
         let Some(name) = group else { return Self::bind(path) };
         let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();
         let gid = group_id(name, &groups).ok_or_else(|| BindError::Group(name.into()))?;
-        let place = Place::open(path)?;
-        let (path, file) = (place.path, place.name.clone());
-        let mut listener = place.bind()?;
+        let mut listener = Place::open(path)?.bind()?;
+        listener.give_to(path, name, gid)?;
+        Ok(listener)
+    }
+
+    /// The socket of another process at `path`, which that hands over: it is this one's when
+    /// [`taken_over`](Self::taken_over) is called, and until then nothing becomes of it.
+    pub(crate) fn handed_over(
+        socket: OwnedFd,
+        path: &Path,
+        group: Option<&str>,
+    ) -> Result<Listener, BindError> {
+        let Place { path, directory, name } = Place::open(path)?;
+        let meta = look(&directory, &name).map_err(failed(path, "looking at it"))?;
+        let file = SocketFile { directory, name, identity: identity(&meta), elsewhere: true };
+        Ok(Listener { socket: socket.into(), group: group.map(String::from), _file: file })
+    }
+
+    /// It is this process's: what connects is told so, and the file is removed when it is dropped.
+    pub(crate) fn taken_over(&mut self, path: &Path) -> Result<(), BindError> {
+        self._file.elsewhere = false;
+        // By this the kernel notes which process listens.
+        rustix::net::listen(self.socket.as_fd(), BACKLOG).map_err(refused(path, "listening on it"))?;
+        let Some(name) = self.group.clone() else {
+            let (directory, file) = (&self._file.directory, &self._file.name);
+            return rustix::fs::chmodat(directory, file, Mode::RUSR | Mode::WUSR, AtFlags::empty())
+                .map_err(refused(path, "restricting it to its owner"));
+        };
+        let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();
+        let gid = group_id(&name, &groups).ok_or_else(|| BindError::Group(name.clone()))?;
+        self.give_to(path, &name, gid)
+    }
+
+    /// Has members of the group connect, too.
+    fn give_to(&mut self, path: &Path, name: &str, gid: Gid) -> Result<(), BindError> {
         let os = |what| refused(path, what);
-        let directory = &listener._file.directory;
-        rustix::fs::chownat(directory, &file, None, Some(gid), AtFlags::SYMLINK_NOFOLLOW)
+        let (directory, file) = (&self._file.directory, &self._file.name);
+        rustix::fs::chownat(directory, file, None, Some(gid), AtFlags::SYMLINK_NOFOLLOW)
             .map_err(os("giving it to the group of control.group"))?;
         let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP;
-        rustix::fs::chmodat(directory, &file, mode, AtFlags::empty())
+        rustix::fs::chmodat(directory, file, mode, AtFlags::empty())
             .map_err(os("opening it for the group of control.group"))?;
-        listener.group = Some(name.into());
-        Ok(listener)
+        self.group = Some(name.into());
+        Ok(())
     }
 }
 
@@ -299,7 +336,7 @@ impl<'a> Place<'a> {
         rustix::net::bind(&socket, &addr).map_err(os("binding it"))?;
         let meta = look(&directory, &name).map_err(io("looking at it"))?;
         // From here on it is removed if anything fails.
-        let file = SocketFile { directory, name, identity: identity(&meta) };
+        let file = SocketFile { directory, name, identity: identity(&meta), elsewhere: false };
         if meta.st_mode & 0o077 != 0 {
             let source = io::Error::other("its file system gave it to others too");
             return Err(io("restricting it to its owner")(source));

@@ -13,6 +13,7 @@ pub(crate) mod capture;
 mod client;
 pub(crate) mod commands;
 mod error;
+pub(crate) mod hand_over;
 pub(crate) mod listener;
 mod requests;
 mod routing;
@@ -28,11 +29,12 @@ pub use crate::live::LiveError;
 pub use capture::{CaptureInfo, CaptureStream, SetCapture, end_of_capture};
 pub use client::{Client, ClientError};
 pub use error::ControlError;
+pub use hand_over::TakeOverError;
 pub use listener::BindError;
 pub(crate) use listener::Listener;
 pub use requests::{
     Action, Direction, MirredAction, NtupleAnswer, Request, Response, RssAnswer, Set, SetFilter, SetKnobs,
-    SetMirred, SetNtuple, SetQdisc, SetRss, SetSteering, Target,
+    SetMirred, SetNtuple, SetQdisc, SetRss, SetSteering, TakeOver, Target,
 };
 pub use routing::{
     LiveAction, LiveAnswer, LookupHop, NextHop, Reloaded, RouteLookup, RouteType, SetAddr, SetLink, SetNeigh,

@@ -10,6 +10,7 @@ use super::capture::SetCapture;
 use super::routing::{SetAddr, SetLink, SetNeigh, SetRoute};
 use super::show::{NtupleRow, RssRow, Table};
 use crate::config::{Context, Knobs, SteeringMode};
+pub use crate::control::hand_over::giver::TakeOver;
 
 /// What can be asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,6 +46,9 @@ pub enum Request {
     /// The configuration is to be read again, answered when the difference is applied: by a
     /// [`Reloaded`](crate::control::Reloaded).
     Reload,
+    /// Another process is to take this one's place: answered by what this one has, after which the
+    /// connection is theirs.
+    TakeOver(TakeOver),
     /// Packets from now on: answered by a [`CaptureInfo`](crate::control::CaptureInfo), after which
     /// the connection is the capture's.
     Capture(SetCapture),

@@ -21,7 +21,7 @@ use softnet_dev::process::{peer_uid, trim_heap};
 
 use super::capture::SetCapture;
 use super::listener::Listener;
-use super::{MAX_REQUEST, Request, Response};
+use super::{MAX_REQUEST, Request, Response, TakeOver};
 use crate::util::{fail, spawn};
 
 /// Answers requests. Called by the control thread, one request at a time; it may take locks of the control
@@ -38,6 +38,16 @@ pub trait Handler: Send + Sync {
     /// Starts a capture whose answer, and all that follows on this connection, comes from elsewhere.
     fn capture(&self, _: &SetCapture, _: &UnixStream) -> Result<(), String> {
         Err("this instance captures nothing".into())
+    }
+
+    /// Another process wants to take over, by this connection, which is its from then on.
+    fn take_over(&self, _: &TakeOver, _: &UnixStream) -> Result<(), String> {
+        Err("this instance can't be taken over".into())
+    }
+
+    /// Whether another process answers on the socket from now on.
+    fn is_handed_over(&self) -> bool {
+        false
     }
 }
 
@@ -124,7 +134,11 @@ impl Loop {
     fn wait(&mut self) -> io::Result<(bool, bool)> {
         let now = Instant::now();
         self.mute_until = self.mute_until.filter(|until| *until > now);
-        let listen = if self.mute_until.is_none() { PollFlags::IN } else { PollFlags::empty() };
+        let listen = if self.mute_until.is_none() && !self.handler.is_handed_over() {
+            PollFlags::IN
+        } else {
+            PollFlags::empty()
+        };
         let mut fds =
             vec![PollFd::new(&*self.stop, PollFlags::IN), PollFd::new(&self.listener.socket, listen)];
         fds.extend(
@@ -175,6 +189,9 @@ impl Loop {
     fn accept(&mut self, now: Instant) {
         // As many as there may be, then those that are there get their turn.
         for _ in 0..MAX_CLIENTS {
+            if self.handler.is_handed_over() {
+                return;
+            }
             let stream = match self.listener.socket.accept() {
                 Ok((stream, _)) => stream,
                 Err(error) if would_block(&error) => return,
@@ -339,15 +356,22 @@ impl Client {
                         "refused: members of the group {group} may look (show, top), and neither change nor capture \
                          anything: that is for the user that runs the instance, and for root; use sudo"
                     )),
-                    (Ok(Request::Capture(set)), _) => match handler.capture(&set, &self.stream) {
-                        // It is served by another thread from now on.
-                        Ok(()) => {
-                            self.last = true;
-                            self.input.clear();
-                            return;
+                    (Ok(request @ (Request::Capture(_) | Request::TakeOver(_))), _) => {
+                        let begun = match &request {
+                            Request::Capture(set) => handler.capture(set, &self.stream),
+                            Request::TakeOver(ask) => handler.take_over(ask, &self.stream),
+                            _ => Ok(()),
+                        };
+                        match begun {
+                            // It is served by another thread from now on.
+                            Ok(()) => {
+                                self.last = true;
+                                self.input.clear();
+                                return;
+                            }
+                            Err(error) => Err(error),
                         }
-                        Err(error) => Err(error),
-                    },
+                    }
                     (Ok(request), _) => handler.answer(request),
                     (Err(error), _) => Err(format!("not a request: {error}")),
                 }

@@ -35,6 +35,7 @@ impl Handler for Echo {
             Request::Link(set) => Ok(json!(format!("{set:?}"))),
             Request::Lookup(addr) => Ok(json!(addr)),
             Request::Reload => Ok(json!("reload")),
+            Request::TakeOver(ask) => Ok(json!(format!("{ask:?}"))),
             Request::Capture(set) => Ok(json!(format!("{set:?}"))),
             Request::Show(Table::Drops) => panic!("a bug"),
             Request::Show(table) => Err(format!("no {table:?} here")),

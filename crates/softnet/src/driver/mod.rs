@@ -31,6 +31,7 @@ pub use packet::Packet;
 pub use softnet_core::napi::MitigationConfig;
 pub use softnet_core::skb::{DropReason, Region, RegionError};
 pub use softnet_core::steer::XpsError;
+pub use softnet_dev::hand_over::DeviceHandOver;
 pub use softnet_dev::packet::PacketError;
 pub use softnet_dev::snoop::Snoop;
 pub use softnet_dev::tap::TapError;
@@ -208,6 +209,18 @@ pub trait Opener: Send {
     /// Opens a device on the region of `ctx`.
     fn open(&mut self, device: &OpenRequest<'_>, ctx: &mut SoftnetData) -> Result<OpenDevice, DeviceError>;
 
+    /// As [`open`](Self::open), of a device that another process has open, and is about to hand
+    /// over.
+    fn take(
+        &mut self,
+        device: &OpenRequest<'_>,
+        _ctx: &mut SoftnetData,
+        _handed: DeviceHandOver,
+    ) -> Result<OpenDevice, DeviceError> {
+        let (name, driver) = (device.name, device.driver.name());
+        Err(format!("{name}: a device of driver {driver:?} can't be taken over").into())
+    }
+
     /// The addresses that the kernel has changed, or what a device's interface is a port of; or may
     /// have.
     fn addresses_changed(&mut self, _device: &OpenRequest<'_>) {}
@@ -305,6 +318,18 @@ impl Opener for Openers {
     fn open(&mut self, device: &OpenRequest<'_>, ctx: &mut SoftnetData) -> Result<OpenDevice, DeviceError> {
         match self.at(device.dev) {
             Some(at) => self.all[at].open(device, ctx),
+            None => Err(format!("{}: no driver is known for it", device.name).into()),
+        }
+    }
+
+    fn take(
+        &mut self,
+        device: &OpenRequest<'_>,
+        ctx: &mut SoftnetData,
+        handed: DeviceHandOver,
+    ) -> Result<OpenDevice, DeviceError> {
+        match self.at(device.dev) {
+            Some(at) => self.all[at].take(device, ctx, handed),
             None => Err(format!("{}: no driver is known for it", device.name).into()),
         }
     }

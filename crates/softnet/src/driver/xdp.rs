@@ -10,7 +10,10 @@ use softnet_dev::OpenDevice;
 use softnet_dev::xdp::{self, Claim, ClaimedVlan, Claims, Conflict, Mode, OpenPorts, Ports, Umem, XdpConfig};
 
 use super::link::set_interface;
-use super::{DeviceDriver, DeviceError, Driver, Keys, Kind, LinkChange, OpenRequest, Opener, VlanRequest};
+use super::{
+    DeviceDriver, DeviceError, DeviceHandOver, Driver, Keys, Kind, LinkChange, OpenRequest, Opener,
+    VlanRequest,
+};
 use crate::util::{Limit, fail, note, power, warn};
 
 pub(super) const KIND: Kind = Kind { name: NAME, keys: &["mode", "shared", "ring", "tso"], read };
@@ -117,6 +120,19 @@ impl XdpOpener {
         let max_posted = region.frame_count() as usize / 2 / devices.max(1);
         Ok(XdpOpener { umem: Umem::new(region.clone())?, max_posted, ports, claims: Vec::new() })
     }
+
+    fn config(&self, device: &OpenRequest<'_>) -> XdpConfig {
+        let told = device.driver.get::<Xdp>().cloned().unwrap_or_default();
+        XdpConfig { max_posted: self.max_posted, ports: Some(self.ports.clone()), ..config(device, &told) }
+    }
+
+    fn keep(&mut self, dev: u16, claims: Claims) {
+        let slot = usize::from(dev);
+        if self.claims.len() <= slot {
+            self.claims.resize_with(slot + 1, || None);
+        }
+        self.claims[slot] = Some(claims);
+    }
 }
 
 fn claim(device: &OpenRequest<'_>, xdp: &Xdp) -> Claim {
@@ -145,23 +161,26 @@ fn config(device: &OpenRequest<'_>, told: &Xdp) -> XdpConfig {
 
 impl Opener for XdpOpener {
     fn open(&mut self, device: &OpenRequest<'_>, ctx: &mut SoftnetData) -> Result<OpenDevice, DeviceError> {
-        let told = device.driver.get::<Xdp>().cloned().unwrap_or_default();
-        let config = XdpConfig {
-            max_posted: self.max_posted,
-            ports: Some(self.ports.clone()),
-            ..config(device, &told)
-        };
+        let config = self.config(device);
         let (open, claims) = xdp::open_with_claims(&config, &self.umem, device.dev, ctx)?;
         let mode = &open.device.info().mode;
         // What another mode does not do has to be known, also where it was asked for.
         if !mode.starts_with("native") {
             note(format_args!("{}: {mode}", device.name));
         }
-        let slot = usize::from(device.dev);
-        if self.claims.len() <= slot {
-            self.claims.resize_with(slot + 1, || None);
-        }
-        self.claims[slot] = Some(claims);
+        self.keep(device.dev, claims);
+        Ok(open)
+    }
+
+    fn take(
+        &mut self,
+        device: &OpenRequest<'_>,
+        ctx: &mut SoftnetData,
+        handed: DeviceHandOver,
+    ) -> Result<OpenDevice, DeviceError> {
+        let config = self.config(device);
+        let (open, claims) = xdp::take_with_claims(&config, &self.umem, device.dev, ctx, handed)?;
+        self.keep(device.dev, claims);
         Ok(open)
     }
 

@@ -101,6 +101,11 @@ impl Input {
         self.queue.as_ref().map_or(0, |queue| queue.held())
     }
 
+    /// The queue itself.
+    pub(crate) fn queue(&mut self) -> Option<&mut (dyn RxQueue + 'static)> {
+        self.queue.as_deref_mut()
+    }
+
     /// What was received so far has been processed.
     #[inline(always)]
     pub(crate) fn processed(&mut self) {

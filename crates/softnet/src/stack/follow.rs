@@ -5,10 +5,14 @@
 //! thread itself is [`Follower`](crate::assembly::Follower). Any thread may use it.
 
 use std::io;
+use std::time::{Duration, Instant};
 
 use softnet_core::sync::{AtomicBool, AtomicU64, Ordering};
 
 use crate::util::Waker;
+
+/// How often it is looked whether routes were listed.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// See the [module](self).
 pub(crate) struct Follow {
@@ -63,6 +67,15 @@ impl Follow {
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.waker.wake();
+    }
+
+    /// Waits until all routes were listed once, or that failed; no longer than for `patience`.
+    pub(crate) fn wait_listed(&self, patience: Duration) {
+        let until = Instant::now() + patience;
+        let counts = |counter: &AtomicU64| counter.load(Ordering::Relaxed) > 0;
+        while !counts(&self.stats.list_ns) && !counts(&self.stats.errors) && Instant::now() < until {
+            std::thread::sleep(LOOK);
+        }
     }
 
     /// Whether it is to end.

@@ -31,6 +31,7 @@ use super::rib::Rib;
 use super::routes::Routes;
 use super::{CacheShare, SlowLock, SocketTable};
 use crate::config::StackConfig;
+use crate::control::hand_over::Giving;
 use crate::control::{ControlError, Target};
 use crate::device::{Netdev, StackDevice, TxHint, dev_queue_xmit, find_netdev, vlan};
 use crate::napi::{AutoWatch, Backlogs, NapiInstance, PollThread, WorkerShared};
@@ -79,6 +80,8 @@ pub struct StackInner {
     pub nat: Option<Arc<NatState>>,
     /// Captures.
     pub(crate) taps: Arc<Taps>,
+    /// What it takes to hand it over to another process.
+    pub(crate) giving: Giving,
     contexts: Mutex<Vec<Arc<ContextStats>>>,
     threads: Mutex<Vec<Arc<PollThread>>>,
 }
@@ -127,6 +130,7 @@ impl StackInner {
             conntrack: None,
             nat: None,
             taps: Arc::default(),
+            giving: Giving::default(),
             contexts: Mutex::new(vec![Arc::default()]),
             threads: Mutex::default(),
         })

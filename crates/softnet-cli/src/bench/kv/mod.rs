@@ -39,7 +39,7 @@ pub(super) use light::Second;
 /// The stack of the server's sockets.
 enum Host {
     /// A stack, and its NAPI instance.
-    Softnet(Stack, u32),
+    Softnet(Box<Stack>, u32),
     /// The kernel.
     Kernel,
 }
@@ -160,5 +160,5 @@ fn host(stack: Stack) -> Result<Host, String> {
         }
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
-    Ok(Host::Softnet(stack, napi))
+    Ok(Host::Softnet(stack.into(), napi))
 }

@@ -30,7 +30,7 @@ use super::icmp_limit::{IcmpLimit, IcmpParams};
 use super::ident::Idents;
 use super::iface::Iface;
 use super::input::Exception;
-use super::neigh::{Action, Actions, NeighParams, NeighTable};
+use super::neigh::{Action, Actions, Heard, NeighParams, NeighTable};
 use super::pmtu::{PmtuCache, PmtuParams};
 use super::reassembly::{FragParams, Reassembly};
 use super::redirect::RedirectLimit;
@@ -307,6 +307,19 @@ impl SlowPath {
         out: &mut Effects,
     ) {
         self.neigh.set_permanent(view.now, dev, ip, mac, &mut self.actions);
+        self.call(ctx, view, out, |_| ());
+    }
+
+    /// A neighbour was known to another process, which this one takes over from: it is stale here,
+    /// so that packets go there at once, and it is verified when they do.
+    pub fn take_over_neighbour(
+        &mut self,
+        ctx: &mut SoftnetData,
+        view: RouteSnapshot<'_>,
+        (dev, ip, mac): (u16, IpAddr, MacAddr),
+        out: &mut Effects,
+    ) {
+        self.neigh.input(view.now, dev, ip, mac, Heard::Request, &mut self.actions);
         self.call(ctx, view, out, |_| ());
     }
 

@@ -1,8 +1,8 @@
 //! End to end, over veth pairs in namespaces of the test's own: the kernel at one end, an `xdp` device at the other.
 
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
-use std::sync::Condvar;
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -10,7 +10,8 @@ use rustix::thread::CapabilitySet;
 use softnet_core::skb::{Batch, CacheSizes, DropReason, Region, Skb};
 
 use super::*;
-use crate::device::Doorbell;
+use crate::device::{DeviceInfo, Doorbell, LinkState};
+use crate::ethtool::Ethtool;
 use crate::memfd::MemfdMemory;
 use crate::netns::NetNs;
 use crate::testing::close;

@@ -18,11 +18,12 @@ use super::Housekeeper;
 use crate::config::{Config, DeviceConfig, InterfaceAddr, available_cpus, is_link_local};
 use crate::control::commands::Change;
 use crate::control::{ControlError, SetAddr, SetQdisc, Target};
+use crate::device::OpenParts;
 use crate::live::{LiveError, change_neigh, change_route, changed_addresses};
 use crate::stack::rib::Rib;
 use crate::stack::routes;
 use crate::tx::qdisc::Layout;
-use crate::util::lock;
+use crate::util::{lock, warn};
 
 /// What the forwarding tables know of a device with these parameters, of whose addresses these are
 /// not used: of its own ones the link-local one may be among them, which is not in its configuration.
@@ -198,6 +199,17 @@ impl Housekeeper {
             self.shared.slow_path(&mut self.ctx, |slow, ctx, view, out| {
                 slow.announce(ctx, view, dev, kinds, out);
             });
+        }
+    }
+
+    /// Sets what is set for a device that is open: how it spreads flows, and the knobs of its
+    /// instances.
+    pub(super) fn apply_settings(&self, dev: u16, live: &OpenParts) {
+        let device = &self.shared.devices[usize::from(dev)];
+        device.apply_rss(&*live.device);
+        live.napis.iter().for_each(|instance| device.apply_deferral(instance));
+        if let Some(warning) = live.napis.first().and_then(|instance| instance.napi.mitigation.warning()) {
+            warn(format_args!("{}: {warning}", device.name));
         }
     }
 
