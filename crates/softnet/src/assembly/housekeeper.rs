@@ -3,6 +3,7 @@
 //! One thread. It sleeps until a neighbour's timer is due, a neighbour says something to all, the kernel reports a change of
 //! a link, a user wants an instance polled in another context, or the stack stops.
 
+mod closing;
 mod duplicates;
 mod hand_over;
 mod kernel_addrs;
@@ -26,7 +27,6 @@ use softnet_core::ip::input::Ingress;
 use softnet_core::ip::slow::Conflict;
 use softnet_core::napi::Napi;
 use softnet_core::qdisc::DevParams;
-use softnet_core::skb::DropReason;
 use softnet_core::stack::dev_tx::DevTx;
 use softnet_core::sync::{AtomicBool, Ordering};
 use softnet_dev::netlink::LinkMonitor;
@@ -429,53 +429,6 @@ impl Housekeeper {
     fn worker_of(&self, dev: u16, number: usize) -> &Arc<WorkerShared> {
         let workers = &self.shared.workers;
         &workers[self.config.devices[usize::from(dev)].worker_of(number, workers.len())]
-    }
-
-    /// Closes a device: it is not polled any more, its frames go home, its neighbours are forgotten.
-    pub(crate) fn close(&mut self, dev: u16) {
-        self.vlans(dev).into_iter().for_each(|vlan| self.close(vlan));
-        if self.is_open(dev) {
-            // First, so that packets go another way where there is one.
-            self.set_open(dev, false);
-        }
-        let Some(live) = self.shared.devices[usize::from(dev)].take() else { return };
-        self.shared.devices[usize::from(dev)].groups.closed(&*live.device);
-        self.arfs.closing(dev, &*live.device);
-        let mut homes = Vec::with_capacity(live.napis.len());
-        for instance in &live.napis {
-            instance.close();
-            let (mut disabled, home) = instance.evict();
-            homes.extend(home);
-            disabled.free_gro(&mut self.ctx, DropReason::Shutdown);
-            if let Some(rx) = disabled.body().rx.take() {
-                rx.close(&mut self.ctx);
-            }
-        }
-        self.contexts.retire(homes);
-        // What it steered is dropped as its turn comes, since the device is not open any more.
-        self.shared.flush_backlogs(&mut self.ctx);
-        for (number, queue) in live.tx.queues.iter().enumerate() {
-            queue.close(&mut self.ctx);
-            self.worker_of(dev, number).remove_tx(queue);
-        }
-        self.shared.devices[usize::from(dev)].retire_counters(&live);
-        self.set_iface(dev, None);
-        // A list that was read meanwhile may have found it.
-        self.list_again();
-        self.shared.slow_path(&mut self.ctx, |slow, ctx, view, out| slow.remove_device(ctx, view, dev, out));
-        // Frames that came home are for all threads.
-        self.ctx.drain();
-    }
-
-    /// Closes every device and frees what waits for neighbours.
-    fn close_all(&mut self) {
-        self.give_up_taking();
-        self.shared.backlogs.close(&mut self.ctx);
-        for dev in 0..self.config.devices.len() as u16 {
-            self.close(dev);
-        }
-        self.shared.slow_path(&mut self.ctx, |slow, ctx, _, _| slow.shutdown(ctx));
-        self.ctx.drain();
     }
 
     /// Works until it is stopped; then its drop closes everything.
