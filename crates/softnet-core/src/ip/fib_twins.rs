@@ -97,6 +97,22 @@ impl<A: Family> FibTwins<A> {
         Ok(next)
     }
 
+    /// Whether [`tidy`](Self::tidy) has anything to do.
+    pub fn is_loose(&self) -> bool {
+        self.behind.capacity() > KEPT
+    }
+
+    /// Lets go of memory that a first load took, once no reader has the copy that lacks it: the other
+    /// one catches up. Without many changes that wait for it, nothing is done.
+    pub fn tidy(&mut self, memory: &impl TableMemory) {
+        if !self.is_loose() || !self.is_ready() {
+            return;
+        }
+        // What can't catch up is copied anew when there are changes.
+        self.other = self.other.take().and_then(|other| self.caught_up(other, memory));
+        self.behind = Vec::new();
+    }
+
     /// The other one with all that the published one has, if no reader has it.
     fn caught_up(&self, mut other: Arc<A::Fib>, memory: &impl TableMemory) -> Option<Arc<A::Fib>> {
         let fib = Arc::get_mut(&mut other)?;
@@ -224,6 +240,30 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// After a large load the twin catches up at once, and the list of what it lacked takes no memory.
+    #[test]
+    fn a_twin_catches_up_when_it_is_quiet() {
+        let mut twins = FibTwins::new(Arc::new(Fib::default()));
+        let load: Vec<_> = (0..=KEPT as u32)
+            .map(|n| Change { prefix: Prefix::host(Ipv4Addr::from(0x0a00_0000 + n)), of_len: 32, nexthop: 1 })
+            .collect();
+        drop(apply(&mut twins, &load));
+        let held = apply(&mut twins, &[change("11.0.0.0/8", 2)]);
+        twins.tidy(&Heap);
+        assert!(twins.behind.capacity() <= KEPT, "few wait");
+        let published = apply(&mut twins, &load);
+        assert!(twins.behind.capacity() > KEPT && twins.other.is_some());
+        twins.tidy(&Heap);
+        assert!(twins.behind.capacity() > KEPT, "a reader has it");
+        drop(held);
+        twins.tidy(&Heap);
+        assert_eq!((twins.behind.capacity(), twins.is_ready()), (0, true));
+        drop(published);
+        let fib = apply(&mut twins, &[change("12.0.0.0/8", 3)]);
+        let hops = [0x0a00_0000, TEN, 0x0b00_0001, 0x0c00_0001].map(|addr| fib.lookup(addr));
+        assert_eq!((hops, twins.copies()), ([1, 1, 2, 3], 1));
     }
 
     #[test]

@@ -24,6 +24,7 @@ use softnet_core::sync::{AtomicU64, Ordering};
 use softnet_dev::netlink::{
     FibEvent, FibMonitor, KernelHop, KernelNeighbour, KernelRoute, Netlink, RouteKind, RoutePlace,
 };
+use softnet_dev::process::trim_heap;
 use softnet_dev::{SysError, SysResult};
 
 use crate::config::{Config, FollowConfig};
@@ -43,6 +44,8 @@ const LIST_SHARE: u64 = 4;
 /// Times that a list which changes while it is read is read once more, before routes that are gone
 /// are left for later.
 const ATTEMPTS: usize = 4;
+/// How long nothing is told of routes before memory that a load took is given back.
+const QUIET: u64 = 200_000_000;
 /// How often it is looked whether there is memory for a FIB that could not be published.
 const RETRY: u64 = 1_000_000_000;
 
@@ -65,6 +68,8 @@ pub(crate) struct Follower {
     listed_at: u64,
     /// When to try again to publish.
     retry_at: Option<u64>,
+    /// When to give memory back, if nothing is published until then.
+    tidy_at: Option<u64>,
     /// The kernel could not be asked the last time.
     failing: bool,
     /// Of monitors before this one.
@@ -92,6 +97,7 @@ impl Follower {
             list_at: Some(0),
             listed_at: 0,
             retry_at: None,
+            tidy_at: None,
             failing: false,
             overruns: 0,
         })
@@ -136,9 +142,21 @@ impl Follower {
             self.list()?;
         }
         if !self.read()? {
+            self.tidy();
             self.sleep();
         }
         Ok(())
+    }
+
+    /// Gives memory back that a load took, if it was quiet for a while.
+    fn tidy(&mut self) {
+        if self.tidy_at.is_some_and(|at| at <= self.shared.clock.now()) {
+            self.tidy_at = None;
+            // They may hold the FIB that is to catch up.
+            self.shared.control().forget_retired();
+            self.shared.routes.read().tidy();
+            trim_heap();
+        }
     }
 
     /// Plans the next list.
@@ -309,6 +327,7 @@ impl Follower {
             Ok(()) => {
                 self.count(|stats| &stats.published, 1);
                 self.retry_at = None;
+                self.tidy_at = rib.is_loose().then(|| self.shared.clock.now() + QUIET);
             }
             Err(error) => {
                 if self.retry_at.is_none() {
@@ -336,7 +355,7 @@ impl Follower {
             return self.list_again();
         }
         let now = self.shared.clock.now();
-        let next = self.list_at.into_iter().chain(self.retry_at).min();
+        let next = self.list_at.into_iter().chain(self.retry_at).chain(self.tidy_at).min();
         let timeout = next.map(|at| timespec(at.saturating_sub(now) + 100_000));
         let mut fds = [
             PollFd::from_borrowed_fd(waker.fd(), PollFlags::IN),

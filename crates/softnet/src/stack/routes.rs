@@ -94,6 +94,7 @@ pub(crate) fn routes(config: &Config) -> Rib {
         rib.insert(&route, Place::Replace);
     }
     change_own(&mut rib, &BTreeMap::new(), &own(config));
+    rib.tidy();
     rib
 }
 

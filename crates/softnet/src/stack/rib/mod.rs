@@ -141,6 +141,9 @@ impl<A: Family> Route<Prefix<A>> {
     }
 }
 
+/// Prefixes that may come or go before it is looked whether a table is loose.
+const LOOSE: usize = 1 << 14;
+
 /// The routes of one family.
 pub(crate) struct RibOf<A: Family> {
     table: BTreeMap<Prefix<A>, Entries>,
@@ -153,6 +156,8 @@ pub(crate) struct RibOf<A: Family> {
     dump: u8,
     /// Routes that had no room in the FIB.
     refused: u64,
+    /// Prefixes that came or went since the table was packed.
+    moved: usize,
 }
 
 impl<A: Family> Default for RibOf<A> {
@@ -165,6 +170,7 @@ impl<A: Family> Default for RibOf<A> {
             changes: Vec::new(),
             dump: 0,
             refused: 0,
+            moved: 0,
         }
     }
 }
@@ -278,10 +284,11 @@ impl<A: Family> RibOf<A> {
 
     /// Has `all` be the routes of a prefix, in their order.
     fn set(&mut self, prefix: Prefix<A>, all: Vec<Entry>) {
-        match Entries::of(all) {
-            Some(entries) => drop(self.table.insert(prefix, entries)),
-            None => drop(self.table.remove(&prefix)),
-        }
+        let moved = match Entries::of(all) {
+            Some(entries) => self.table.insert(prefix, entries).is_none(),
+            None => self.table.remove(&prefix).is_some(),
+        };
+        self.moved += usize::from(moved);
     }
 
     /// The path that packets to `prefix` follow by its own routes.
@@ -343,6 +350,28 @@ impl<A: Family> RibOf<A> {
         self.paths.publish(routing, &[]);
         self.twins = Some(FibTwins::new(fib));
         Ok(())
+    }
+
+    /// Whether [`tidy`](Self::tidy) gives back more than it costs.
+    pub(crate) fn is_loose(&self) -> bool {
+        self.is_scattered() || self.twins.as_ref().is_some_and(FibTwins::is_loose)
+    }
+
+    /// Whether most prefixes are new.
+    fn is_scattered(&self) -> bool {
+        self.moved > LOOSE.max(self.table.len() / 2)
+    }
+
+    /// Gives back memory that a load took. Nodes of a table that grew are hardly more than half full;
+    /// those of one that is made at once are full.
+    pub(crate) fn tidy(&mut self) {
+        if self.is_scattered() {
+            self.table = std::mem::take(&mut self.table).into_iter().collect();
+            self.moved = 0;
+        }
+        if let Some(twins) = &mut self.twins {
+            twins.tidy(&HugePages);
+        }
     }
 
     /// Whether anything is to be published.
@@ -471,6 +500,17 @@ impl Rib {
     pub(crate) fn set_open(&mut self, dev: u16, open: bool) {
         self.v4.set_open(dev, open);
         self.v6.set_open(dev, open);
+    }
+
+    /// Whether memory can be given back.
+    pub(crate) fn is_loose(&self) -> bool {
+        self.v4.is_loose() || self.v6.is_loose()
+    }
+
+    /// Gives it back, see [`RibOf::tidy`].
+    pub(crate) fn tidy(&mut self) {
+        self.v4.tidy();
+        self.v6.tidy();
     }
 
     /// How many there are.

@@ -325,3 +325,35 @@ proptest! {
         }
     }
 }
+
+/// A table is packed once most of it is new, and stays what it is.
+#[test]
+fn a_table_that_grew_is_packed() {
+    let mut rib = RibOf::<Ipv4Addr>::default();
+    let via = |n: u32| Path::Hop(Hop::via(0, IpAddr::V4(Ipv4Addr::new(10, 0, 0, n as u8))));
+    let route = |n: u32| Route {
+        prefix: Prefix::host(Ipv4Addr::from(0x0a01_0000 + n)),
+        path: via(n % 3 + 1),
+        metric: 0,
+        source: Source::kernel(0),
+        protocol: 0,
+    };
+    let most = LOOSE as u32;
+    (0..most).for_each(|n| rib.insert(&route(n), Place::Last));
+    assert!(!rib.is_loose());
+    rib.insert(&route(most), Place::Last);
+    assert!(rib.is_loose());
+    let before = rib.rows(None, usize::MAX);
+    rib.tidy();
+    assert!(!rib.is_loose() && rib.rows(None, usize::MAX) == before);
+    // What is replaced is no other prefix; what goes counts as what comes.
+    (0..most).for_each(|n| rib.insert(&route(n), Place::Replace));
+    assert!(!rib.is_loose());
+    for n in 0..most {
+        assert!(rib.remove(route(n).prefix, |_, _, _| true));
+    }
+    rib.insert(&route(0), Place::Last);
+    assert!(rib.is_loose());
+    rib.tidy();
+    assert_eq!(rib.rows(None, usize::MAX).len(), 2);
+}
