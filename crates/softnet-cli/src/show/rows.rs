@@ -123,6 +123,9 @@ pub(crate) fn stats(now: &Stats, before: Option<(&Stats, f64)>) -> String {
                 grouped(follow.unsupported)
             ),
         ));
+        if follow.list_due {
+            lines.push(("", "all are to be listed again; until then some may be of before".into()));
+        }
         if follow.fib_refused > 0 {
             lines.push(("fib", format!("no room for {} changes", grouped(follow.fib_refused))));
         }

@@ -164,6 +164,7 @@ impl Follower {
         let took = self.follow.stats.list_ns.load(Ordering::Relaxed);
         let at = self.listed_at + LIST_PAUSE.max(LIST_SHARE * took);
         self.list_at = Some(self.list_at.unwrap_or(at));
+        self.follow.stats.list_due.store(true, Ordering::Relaxed);
     }
 
     /// Takes note of what has been told, and publishes it. Whether there may be more.
@@ -245,6 +246,7 @@ impl Follower {
         self.publish();
         self.listed_at = self.shared.clock.now();
         self.follow.stats.list_ns.store(self.listed_at - began, Ordering::Relaxed);
+        self.follow.stats.list_due.store(self.list_at.is_some(), Ordering::Relaxed);
         debug(format_args!("listed the kernel's routes in {} µs", (self.listed_at - began) / 1000));
         Ok(())
     }

@@ -43,6 +43,8 @@ pub(crate) struct FollowCounters {
     pub errors: AtomicU64,
     /// ns that the last list took.
     pub list_ns: AtomicU64,
+    /// All routes are to be listed again, or are being listed.
+    pub list_due: AtomicBool,
 }
 
 impl Follow {

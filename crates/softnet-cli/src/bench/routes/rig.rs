@@ -138,12 +138,13 @@ impl Rig {
         self.until("all routes", |view| view.stats().routes == self.base + n)
     }
 
-    /// Waits until nothing was told or listed for a while.
+    /// Waits until nothing was told for a while, and nothing is to be listed: after an overrun that may be
+    /// seconds later.
     pub(super) fn settle(&self) -> Result<(), String> {
-        let figures = || self.view().stats().follow.map(|f| (f.events, f.published, f.lists));
+        let figures = || self.view().stats().follow.map(|f| (f.events, f.published, f.lists, f.list_due));
         let give_up = Instant::now() + PATIENCE;
         let mut before = None;
-        while before != figures() || before.is_none() {
+        while before != figures() || before.is_none_or(|(.., due)| due) {
             if Instant::now() > give_up {
                 return Err("routes go on changing".into());
             }

@@ -129,6 +129,7 @@ pub(super) fn follow(shared: &Arc<StackInner>) -> Option<FollowStats> {
         published: get(&stats.published),
         lists: get(&stats.lists),
         list_ns: get(&stats.list_ns),
+        list_due: stats.list_due.load(Ordering::Relaxed),
         overruns: get(&stats.overruns),
         errors: get(&stats.errors),
         other_interface: get(&stats.other_interface),

@@ -54,6 +54,10 @@ pub struct FollowStats {
     pub lists: u64,
     /// ns that the last list took.
     pub list_ns: u64,
+    /// All routes are to be listed again, or are being listed: until then some may be of before. Lists of
+    /// many routes are some seconds apart.
+    #[serde(default)]
+    pub list_due: bool,
     /// Times that the kernel dropped notifications for want of buffer space, and all routes were
     /// listed for that.
     pub overruns: u64,
