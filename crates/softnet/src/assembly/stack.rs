@@ -388,7 +388,7 @@ impl Stack {
         if let (Some(predecessor), Some(housekeeper)) = (predecessor, &mut assembly.housekeeper) {
             // What it forwards by is complete before the other stops.
             if let Some(follow) = &stack.shared.follow {
-                follow.wait_listed(LISTED);
+                follow.wait_complete(LISTED).map_err(TakeOverError::Routes)?;
             }
             housekeeper.take_over(predecessor)?;
         }

@@ -40,6 +40,9 @@ pub enum TakeOverError {
     /// It is not as the configuration would have it, in something that can't be changed like that.
     #[error("{0}; the running instance goes on: stop it and start this one, or have them agree")]
     Differs(String),
+    /// It would forward by other routes than the running instance.
+    #[error("the kernel's routes (stack.follow) {0}; the running instance goes on")]
+    Routes(&'static str),
     /// The connection to it failed.
     #[error("the running instance, while it was to be taken over: {0}")]
     Io(#[from] io::Error),
