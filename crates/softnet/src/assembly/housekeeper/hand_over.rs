@@ -6,7 +6,7 @@
 //! touched.
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use softnet_core::napi::Disabled;
@@ -33,7 +33,8 @@ const LOOK: Duration = Duration::from_micros(50);
 pub(super) struct Offering {
     /// The connections that were told then.
     known: Vec<u32>,
-    devices: Vec<(u16, Arc<OpenParts>)>,
+    /// The other process may never come back to it: one that is closed meanwhile goes at once.
+    devices: Vec<(u16, Weak<OpenParts>)>,
 }
 
 type Paused = (Arc<NapiInstance>, Disabled<Option<Input>>);
@@ -63,7 +64,7 @@ impl Housekeeper {
             };
             devices.push(OfferedDevice { name, facts: told.facts, descriptors: told.fds.len() });
             fds.extend(told.fds);
-            offering.devices.push((device.index, live));
+            offering.devices.push((device.index, Arc::downgrade(&live)));
         }
         let control = self.shared.control();
         let known = control.slow.neighbours().entries().filter_map(|neighbour| {
@@ -93,13 +94,16 @@ impl Housekeeper {
     /// Stops the queues, and hands all over by `channel`. Comes back only if that failed, with the
     /// queues going on.
     pub(super) fn hand_over(&mut self, channel: &mut Channel) -> ControlError {
-        let Offering { devices, mut known } = std::mem::take(&mut self.offering);
+        let Offering { devices: offered, mut known } = std::mem::take(&mut self.offering);
+        let count = offered.len();
+        let there = |(dev, live): (u16, Weak<OpenParts>)| Some((dev, live.upgrade()?));
+        let devices: Vec<(u16, Arc<OpenParts>)> = offered.into_iter().filter_map(there).collect();
         let is_open = |(dev, live): &(u16, Arc<OpenParts>)| {
             let now = self.shared.devices[usize::from(*dev)].live.load_full();
             now.is_some_and(|now| Arc::ptr_eq(&now, live))
         };
         let open = self.shared.devices.iter().filter(|dev| dev.vlan.is_none() && dev.live.load().is_some());
-        if open.count() != devices.len() || !devices.iter().all(is_open) {
+        if devices.len() != count || open.count() != count || !devices.iter().all(is_open) {
             return ControlError::HandOver("a device was opened or closed meanwhile: try again".into());
         }
         let mut paused = self.pause(&devices);
