@@ -106,6 +106,7 @@ impl Housekeeper {
         if devices.len() != count || open.count() != count || !devices.iter().all(is_open) {
             return ControlError::HandOver("a device was opened or closed meanwhile: try again".into());
         }
+        let since = Instant::now();
         let mut paused = self.pause(&devices);
         let queues: Vec<Vec<Arc<NetdevQueue>>> =
             devices.iter().map(|(_, live)| live.tx.queues.clone()).collect();
@@ -117,7 +118,7 @@ impl Housekeeper {
         let why = match stopped(&devices, &mut paused, &mut frozen) {
             Some(stopped) => {
                 let changed = self.connections(&mut known);
-                giver::hand_over(&self.shared.giving, channel, (&changed, &stopped), &self.totals())
+                giver::hand_over(&self.shared.giving, (channel, since), (&changed, &stopped), &self.totals())
             }
             None => "a queue can't be handed over".into(),
         };

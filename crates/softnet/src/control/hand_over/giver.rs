@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use softnet_core::sync::{AtomicBool, Ordering};
@@ -24,7 +24,7 @@ use crate::util::{lock, note, spawn, warn};
 /// How long the successor may take to get ready: it reads routes, and maps memory.
 const READY: Duration = Duration::from_secs(120);
 
-/// How long it may take to check what it was told, while all stands still.
+/// How long all stands still at the most, until it has checked what it was told.
 const TAKES: Duration = Duration::from_secs(1);
 
 /// How long it may take to run.
@@ -181,10 +181,22 @@ fn offer(shared: &StackInner, offered: &Offered, channel: &mut Channel) -> io::R
     channel.send(Kind::Connections, &[])
 }
 
-/// With all standing still: tells the other process which connections changed since the offer, and
+/// With all standing still since `since`: tells the other process which connections changed since the offer, and
 /// `stopped`. Does not return if it is the other's then, and tells the user `totals`; else says why
 /// it is not.
 pub(crate) fn hand_over(
+    giving: &Giving,
+    (channel, since): (&mut Channel, Instant),
+    (changed, stopped): (&Connections, &Stopped),
+    totals: &str,
+) -> String {
+    channel.set_deadline(Some(since + TAKES));
+    let why = try_hand_over(giving, channel, (changed, stopped), totals);
+    channel.set_deadline(None);
+    why
+}
+
+fn try_hand_over(
     giving: &Giving,
     channel: &mut Channel,
     (changed, stopped): (&Connections, &Stopped),
@@ -208,6 +220,7 @@ pub(crate) fn hand_over(
         return failed(error);
     }
     giving.given.store(true, Ordering::Release);
+    channel.set_deadline(None);
     note(format_args!("another process takes over: {totals}"));
     giving.end(match channel.receive(RUNS) {
         Ok((Kind::Done, _)) => Ok(()),

@@ -182,11 +182,24 @@ impl Predecessor {
     /// Takes its place: from here on it does not go on any more.
     pub(crate) fn take(&mut self) -> Result<(), TakeOverError> {
         self.channel.send(Kind::Take, &[])?;
-        match self.channel.receive(PATIENCE)? {
+        let answer = match self.channel.receive(PATIENCE) {
+            // It may be about to say so: either it has by now, or it can't any more.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.channel.hear_no_more()?;
+                self.channel.receive(PATIENCE)
+            }
+            answer => answer,
+        };
+        match answer? {
             (Kind::Yours, _) => Ok(()),
             (Kind::Refused, why) => Err(TakeOverError::Refused(String::from_utf8_lossy(&why).into_owned())),
             _ => Err(TakeOverError::Nonsense("a message that does not come next")),
         }
+    }
+
+    /// Its place is not taken: it goes on at once.
+    pub(crate) fn give_up(&self) {
+        self.channel.shut_down();
     }
 
     /// Tells it that all runs, and waits until it has ended.
