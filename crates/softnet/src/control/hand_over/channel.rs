@@ -81,6 +81,11 @@ impl Channel {
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 
+    /// By which another thread shuts it down.
+    pub(super) fn handle(&self) -> io::Result<UnixStream> {
+        self.stream.try_clone()
+    }
+
     /// From now on the other end can't send. What it has sent can be received.
     pub(super) fn hear_no_more(&self) -> io::Result<()> {
         self.stream.shutdown(Shutdown::Read)

@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::io;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -61,6 +62,8 @@ pub(crate) struct Giving {
     /// The control socket.
     pub(crate) listener: OnceLock<OwnedFd>,
     hook: Mutex<Option<Hook>>,
+    /// The connection by which an offer goes out, or went.
+    out: Mutex<Option<UnixStream>>,
     busy: AtomicBool,
     given: AtomicBool,
 }
@@ -75,6 +78,15 @@ impl Giving {
     /// The stack may be handed over; `hook` ends the process then, and closes nothing.
     pub(crate) fn allow(&self, hook: Hook) {
         *lock(&self.hook) = Some(hook);
+    }
+
+    /// What was offered is not so any more: whoever got the offer learns that there is nothing for
+    /// it. Does not wait.
+    pub(crate) fn withdraw(&self) {
+        if let Some(stream) = lock(&self.out).take() {
+            // One that is closed needs none.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
     }
 
     /// Whether it is another process's.
@@ -126,6 +138,7 @@ pub(crate) fn start(
         let (shared, commander) = (shared.clone(), commander.clone());
         let body = move || {
             serve(&shared, &commander, channel);
+            *lock(&shared.giving.out) = None;
             shared.giving.busy.store(false, Ordering::Release);
         };
         spawn("softnet-giver", Box::new(body)).map(drop)
@@ -138,6 +151,10 @@ pub(crate) fn start(
 
 fn serve(shared: &StackInner, commander: &Commander, mut channel: Channel) {
     let slot = Arc::new(Mutex::new(None));
+    match channel.handle() {
+        Ok(stream) => *lock(&shared.giving.out) = Some(stream),
+        Err(error) => return refuse(&mut channel, &error.to_string()),
+    }
     let offered = commander.make(Change::Offer(slot.clone()));
     let offered = match (offered, lock(&slot).take()) {
         (Ok(_), Some(offered)) => offered,

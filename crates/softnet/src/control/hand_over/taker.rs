@@ -40,6 +40,9 @@ pub enum TakeOverError {
     /// It is not as the configuration would have it, in something that can't be changed like that.
     #[error("{0}; the running instance goes on: stop it and start this one, or have them agree")]
     Differs(String),
+    /// It does not offer it any more.
+    #[error("the running instance closed a device, or ended, while it was to be taken over: try again")]
+    Withdrawn,
     /// It would forward by other routes than the running instance.
     #[error("the kernel's routes (stack.follow) {0}; the running instance goes on")]
     Routes(&'static str),
@@ -160,9 +163,15 @@ impl Predecessor {
 
     /// Has it stop. Returns which frames its rings hold then; from here on nothing is forwarded.
     pub(crate) fn stop(&mut self) -> Result<Stopped, TakeOverError> {
-        self.channel.send(Kind::Stop, &[])?;
+        let withdrawn = |error: io::Error| match error.kind() {
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof => {
+                TakeOverError::Withdrawn
+            }
+            _ => error.into(),
+        };
+        self.channel.send(Kind::Stop, &[]).map_err(withdrawn)?;
         loop {
-            return match self.channel.receive(PATIENCE)? {
+            return match self.channel.receive(PATIENCE).map_err(withdrawn)? {
                 (Kind::Connections, some) => {
                     self.connections.push(some);
                     continue;
