@@ -28,6 +28,8 @@ use crate::util::lock;
 const DRAIN: Duration = Duration::from_micros(1500);
 const LOOK: Duration = Duration::from_micros(50);
 
+const SOCKETS: &str = "it has sockets open, which can't be handed over";
+
 /// The devices that were offered, as they were open then.
 #[derive(Default)]
 pub(super) struct Offering {
@@ -44,7 +46,7 @@ impl Housekeeper {
     pub(super) fn offer(&mut self) -> Result<Offered, ControlError> {
         let refuse = |why: String| Err(ControlError::HandOver(why));
         if !self.shared.sockets.is_empty() {
-            return refuse("it has sockets open, which can't be handed over".into());
+            return refuse(SOCKETS.into());
         }
         let mut fds: Vec<OwnedFd> = Vec::new();
         let (mut devices, mut offering) = (Vec::new(), Offering::default());
@@ -116,6 +118,8 @@ impl Housekeeper {
             frozen.push(queues.iter().map(|queue| queue.freeze(&mut self.ctx, now)).collect());
         }
         let why = match stopped(&devices, &mut paused, &mut frozen) {
+            // One may have been opened since the offer.
+            Some(_) if !self.shared.sockets.is_empty() => SOCKETS.into(),
             Some(stopped) => {
                 let changed = self.connections(&mut known);
                 giver::hand_over(&self.shared.giving, (channel, since), (&changed, &stopped), &self.totals())
