@@ -36,8 +36,9 @@ pub(crate) struct Run {
     #[arg(long)]
     force: bool,
     /// Take the place of the instance that runs under the same name: it goes on until this one is
-    /// ready, then hands over its devices, and ends. Nothing is lost, and forwarding stops for a
-    /// few milliseconds.
+    /// ready, then hands over its devices, and ends. Forwarding stops for a few milliseconds, and
+    /// what waits in rings goes on; packets that wait for a neighbour or in a shaper, and parts of
+    /// datagrams, are dropped.
     #[arg(long, conflicts_with = "check")]
     take_over: bool,
     /// With --take-over: the name of the running instance, and then of this one, instead of
