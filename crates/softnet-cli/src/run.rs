@@ -36,8 +36,9 @@ pub(crate) struct Run {
     #[arg(long)]
     force: bool,
     /// Take the place of the instance that runs under the same name: it goes on until this one is
-    /// ready, then hands over its devices, and ends. Nothing is lost, and forwarding stops for a
-    /// few milliseconds.
+    /// ready, then hands over its devices, and ends. Forwarding stops for a few milliseconds, and
+    /// what waits in rings goes on; packets that wait for a neighbour or in a shaper, and parts of
+    /// datagrams, are dropped.
     #[arg(long, conflicts_with = "check")]
     take_over: bool,
     /// With --take-over: the name of the running instance, and then of this one, instead of
@@ -156,15 +157,16 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
     let instead = stack.predecessor().map_or_else(String::new, |(pid, pause)| {
         format!(" in the place of pid {pid}, after {:.1} ms", pause.as_secs_f64() * 1000.0)
     });
+    // Before anything is printed, which waits while nobody reads a pipe that is full.
+    supervisor::ready(&format!("running: {summary}"), args.take_over);
+    if let Err(error) = stack.end_predecessor() {
+        log::say(Level::Warn, format_args!("{error}"));
+    }
     // The router runs whether or not this is read.
     let _ = print(&format!(
         "{name}: running{instead}: {summary}; `softnet show stats --name {}`\n",
         shown_name(&name, &path)
     ));
-    supervisor::ready(&format!("running: {summary}"), args.take_over);
-    if let Err(error) = stack.end_predecessor() {
-        log::say(Level::Warn, format_args!("{error}"));
-    }
     while next_signal(&signals) == Signal::HUP.as_raw() {
         match stack.view().reload() {
             Ok(done) => log::say(Level::Info, format_args!("configuration read again: {}", told(&done))),

@@ -36,18 +36,24 @@ impl MemfdMemory {
     /// none they are on the calling thread's. A node without memory left, or a kernel without NUMA, is no error: pages
     /// are where the kernel puts them then.
     pub fn on_nodes(len: usize, nodes: &[u16]) -> std::io::Result<Self> {
+        Self::populated(len, nodes, 0)
+    }
+
+    /// The same, of which the bytes before `from`, whole pages, are not faulted in.
+    fn populated(len: usize, nodes: &[u16], from: usize) -> std::io::Result<Self> {
         let len = len.next_multiple_of(4096);
         let fd = memfd_create("softnet-region", MemfdFlags::CLOEXEC)?;
         ftruncate(&fd, len as u64)?;
         let (prot, mut flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // Where it is said, a policy comes first.
-        flags.set(MapFlags::POPULATE, nodes.is_empty());
+        let at_once = nodes.is_empty() && from == 0;
+        flags.set(MapFlags::POPULATE, at_once);
         // SAFETY: a fresh mapping at an address the kernel chooses.
         let base = unsafe { mmap(std::ptr::null_mut(), len, prot, flags, &fd, 0)? };
         let memory = MemfdMemory { fd, base, len };
-        if !nodes.is_empty() {
+        if !at_once {
             memory.prefer(nodes);
-            memory.populate();
+            memory.populate(from);
         }
         Ok(memory)
     }
@@ -65,7 +71,8 @@ impl MemfdMemory {
         {
             return Err(std::io::ErrorKind::InvalidInput.into());
         }
-        let mut memory = Self::on_nodes(len, nodes)?;
+        // What the other's pages take the place of takes no memory.
+        let mut memory = Self::populated(len, nodes, shared)?;
         let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE;
         // SAFETY: replaces the first pages of the mapping that `memory` owns and nothing refers to
         // yet; the file has as many bytes.
@@ -90,13 +97,16 @@ impl MemfdMemory {
             unsafe { libc::syscall(libc::SYS_mbind, self.base, self.len, mode, mask.as_ptr(), NODES + 1, 0) };
     }
 
-    fn populate(&self) {
-        // SAFETY: the range is this mapping, of which no reference exists yet; the pages stay zeroed.
-        if unsafe { madvise(self.base, self.len, Advice::LinuxPopulateWrite) }.is_ok() {
+    /// Faults in the pages from the byte `from` on, which is at most the length.
+    fn populate(&self, from: usize) {
+        let from = from.min(self.len);
+        // SAFETY: the range is the end of this mapping, of which no reference exists yet; the pages stay zeroed.
+        let done = unsafe { madvise(self.base.byte_add(from), self.len - from, Advice::LinuxPopulateWrite) };
+        if done.is_ok() {
             return;
         }
         // A kernel before 5.14: each page is touched.
-        for page in (0..self.len).step_by(4096) {
+        for page in (from..self.len).step_by(4096) {
             // SAFETY: within the mapping, which nothing else refers to yet.
             unsafe { self.base.cast::<u8>().add(page).write_volatile(0) };
         }
@@ -152,6 +162,20 @@ mod tests {
         assert!(bytes[2 * 4096..].iter().all(|byte| *byte == 0));
         for (shared, len) in [(8 * 4096, 9 * 4096), (100, 4096), (8192, 4096)] {
             assert!(MemfdMemory::handed_over(fd(), shared, len, &[]).is_err(), "{shared} of {len}");
+        }
+    }
+
+    /// A process that has taken over has the other's frames, and no memory for as many of its own.
+    #[test]
+    fn pages_that_others_take_the_place_of_take_no_memory() {
+        let fd = MemfdMemory::new(6 * 4096).unwrap().as_fd().try_clone_to_owned().unwrap();
+        for nodes in [&[][..], &[0]] {
+            let memory = MemfdMemory::populated(8 * 4096, nodes, 6 * 4096).unwrap();
+            let blocks = rustix::fs::fstat(&memory).unwrap().st_blocks;
+            assert_eq!(blocks, 2 * 4096 / 512, "{nodes:?}");
+            let fd = fd.try_clone().unwrap();
+            let taken = MemfdMemory::handed_over(fd, 6 * 4096, 8 * 4096, nodes).unwrap();
+            assert_eq!(taken.len(), 8 * 4096);
         }
     }
 

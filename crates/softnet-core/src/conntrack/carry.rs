@@ -122,7 +122,12 @@ impl Conntrack {
             if !entry.is_still(life) {
                 continue;
             }
-            *known = word;
+            // Packets keep it alive until it is the other's, which is not told again: there it has all
+            // the time of its state at first.
+            let left = match std::mem::replace(known, word) {
+                0 => self.time_of(life.state_number()),
+                _ => life.expires().wrapping_sub(now),
+            };
             let mut carried = Carried {
                 tuples: contents.tuples,
                 ends6: ends6.map_or([0; 2], |ends| ends.map(Ipv6Addr::to_bits)),
@@ -130,7 +135,7 @@ impl Conntrack {
                 counted: false,
                 state: life.state(),
                 flags: life.flags(),
-                left: life.expires().wrapping_sub(now),
+                left,
             };
             tell(&mut carried, contents.holds);
         }
@@ -148,14 +153,17 @@ impl Conntrack {
         self.tracks_ipv6().then(|| [here, here.inverse()])
     }
 
-    /// Has a connection that there is be in the state that `carried` says. Whether there is one.
+    /// Has a connection that there is be in the state that `carried` says. Whether there is one: one
+    /// whose packets became others meanwhile ends.
     pub(crate) fn update(&self, now: u32, carried: &Carried) -> bool {
         let Some(tuples) = self.tuples_here(carried) else { return false };
         let Some(found) = self.peek(now, &tuples[0]) else { return false };
-        if found.direction() == Direction::Original {
-            self.expire_in(now, found, carried);
+        let same = found.direction() == Direction::Original && self.peer(found) == Some(tuples[1]);
+        match same {
+            true => self.expire_in(now, found, carried),
+            false => self.end(now, found),
         }
-        true
+        same
     }
 
     /// Makes the connection, which holds `holds` from then on. `released` gets what another held
@@ -226,7 +234,8 @@ mod tests {
             all.sort_by_key(|(protocol, ..)| *protocol);
             all
         };
-        assert_eq!(left(&new, 5), left(&old, 101));
+        // All of its time, since packets may refresh it until it is the other's.
+        assert_eq!(left(&new, 5), left(&old, 100));
         assert!(new.find(6, &ours.inverse(), 0x10).is_some());
         // An answer moves it on, which is told, and changes what there is.
         assert_eq!(old.find(102, &tuple.inverse(), 0).unwrap().life.state(), State::Udp);
@@ -235,6 +244,27 @@ mod tests {
         assert!(new.take_over(6, &later[0]));
         assert_eq!(new.counts().entries, 2);
         assert_eq!(left(&new, 6)[1].1, State::Udp);
+    }
+
+    /// Its client opened it anew between the offer and the stop, and was mapped to another port.
+    #[test]
+    fn one_that_is_translated_otherwise_by_now_takes_the_place_of_the_first() {
+        let (old, new) = (table(1), table(2));
+        let tuple = Tuple::new(17, (1, 1000), (2, 53));
+        old.insert(100, &New::plain(tuple, State::UdpNew)).unwrap();
+        let first = told(&old, 100, &mut Vec::new())[0];
+        let reply = Tuple::new(17, (2, 53), (9, 777));
+        let second = Carried { tuples: [tuple, reply], ..first };
+        assert!(new.take_over(5, &first) && new.take_over(5, &second));
+        assert!(new.peek(5, &tuple.inverse()).is_none());
+        let found = new.peek(5, &reply).unwrap();
+        assert_eq!(new.peer(found), Some(tuple));
+        assert_eq!(new.peek(5, &tuple).map(|found| found.id >> 1), Some(found.id >> 1));
+        // And one that was opened from the other side.
+        let turned = Carried { tuples: [reply, tuple], ..first };
+        assert!(new.take_over(5, &turned));
+        let found = new.peek(5, &reply).unwrap();
+        assert_eq!((found.direction(), new.peer(found)), (Direction::Original, Some(tuple)));
     }
 
     #[test]

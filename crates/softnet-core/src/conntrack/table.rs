@@ -336,7 +336,13 @@ impl Conntrack {
 
     #[inline(always)]
     fn deadline(&self, state: u8, now: u32) -> u32 {
-        now.wrapping_add(self.timeouts[usize::from(state & 15)].load(Ordering::Relaxed))
+        now.wrapping_add(self.time_of(state))
+    }
+
+    /// Seconds without a packet after which a connection in `state` expires.
+    #[inline(always)]
+    pub(super) fn time_of(&self, state: u8) -> u32 {
+        self.timeouts[usize::from(state & 15)].load(Ordering::Relaxed)
     }
 
     /// Moves the connection on, unless it expired.
@@ -475,7 +481,7 @@ impl Conntrack {
         let (Some(entry), mut life) = (self.entry(found.id), found.life) else { return };
         let state = carried.state as u8;
         // Not later than by itself.
-        let longest = self.deadline(state, now).wrapping_sub(now);
+        let longest = self.time_of(state);
         let expires = now.wrapping_add(carried.left.min(longest));
         while life.is_live() {
             match entry.exchange(life, life.with(state, expires)) {

@@ -124,6 +124,12 @@ impl XdpDevice {
         let dup = |fd: BorrowedFd<'_>| {
             fd.try_clone_to_owned().map_err(|error| SysError::new("hand a descriptor over", error))
         };
+        // The other would take them for free.
+        let lost = self.sockets.first().map_or(0, |socket| socket.umem().lost());
+        if lost > 0 {
+            let why = format!("the kernel has not let go of {lost} frames of sockets that are closed");
+            return Err(SysError::new("hand packet memory over", io::Error::other(why)));
+        }
         let queue = |(queue, socket): (u32, &Arc<Xsk>)| QueueFacts {
             sends: socket.sends(),
             polled: socket.irq.is_polled(),
@@ -131,6 +137,7 @@ impl XdpDevice {
         };
         let mut fds = vec![self.attachment.link_fd()?];
         for socket in &self.sockets {
+            socket.share()?;
             fds.push(dup(socket.fd())?);
         }
         let facts = DeviceFacts {

@@ -44,8 +44,7 @@ pub(super) struct Xsk {
     attachment: Arc<Attachment>,
     /// The receive ring, which the doorbell looks at.
     rx: Arc<RingMemory>,
-    /// An unbound socket that can tell when the kernel has let go of the queue; zero-copy only.
-    spare: Option<OwnedFd>,
+    zero_copy: bool,
     binding: Binding,
     sends: bool,
     /// No frame is posted: no packet can come in and ring, so this queue is to be polled without.
@@ -63,6 +62,9 @@ struct State {
     halves: u8,
     /// Books of those that are.
     held: Vec<FrameSet>,
+    /// An unbound socket that can tell when the kernel has let go of the queue: where packets are
+    /// not copied, and once another process has, or had, the socket too.
+    spare: Option<OwnedFd>,
     /// Receive losses that `rx_stats` already has.
     losses: u64,
     /// A mapping could not be taken off, and keeps the kernel's socket alive.
@@ -165,6 +167,8 @@ impl Xsk {
         }
         let rings = Rings::map(&fd, ring, transmit)?;
         let xsk = Self::on(umem, parts, to, fd, &rings)?;
+        // The other may live longer than the device here.
+        xsk.share()?;
         // What was lost before is not this process's to count.
         xsk.state().losses = xsk.kernel_losses().unwrap_or(0);
         umem.add(&xsk);
@@ -189,14 +193,14 @@ impl Xsk {
             umem: umem.clone(),
             attachment: attachment.clone(),
             rx: rings.rx.clone(),
-            spare,
+            zero_copy,
             binding: to,
             sends,
             starved: AtomicBool::new(false),
             irq: QueueIrq::new(napis.clone(), to.queue),
             bad_descriptors: AtomicU64::new(0),
             rx_stats: Arc::default(),
-            state: Mutex::new(State { halves, held, losses: 0, stuck: false }),
+            state: Mutex::new(State { halves, held, spare, losses: 0, stuck: false }),
         }))
     }
 
@@ -210,7 +214,17 @@ impl Xsk {
     }
 
     pub(super) fn zero_copy(&self) -> bool {
-        self.spare.is_some()
+        self.zero_copy
+    }
+
+    /// Another process has the socket, too, or is about to: that it is closed here does not mean any
+    /// more that the kernel lets go of it. Called in the network namespace of the device.
+    pub(super) fn share(&self) -> SysResult<()> {
+        let mut state = self.state();
+        if state.spare.is_none() {
+            state.spare = Some(socket()?);
+        }
+        Ok(())
     }
 
     /// Whether packets of several frames come and go.
@@ -273,8 +287,12 @@ impl Xsk {
             return;
         }
         self.attachment.socket_closed();
-        if !self.release() || state.stuck {
+        // It is closed here, so that its queue is free for the next.
+        let spare = state.spare.take();
+        if !self.release(spare.as_ref()) || state.stuck {
             // The kernel may still write to the frames. They stay out, and with them the region's memory stays in place.
+            let out: usize = state.held.iter().map(FrameSet::len).sum();
+            self.umem.count_lost(out as u64);
             return;
         }
         let mut count = 0;
@@ -291,12 +309,13 @@ impl Xsk {
 
     /// Closes the kernel's socket while the descriptor's number stays ours: a doorbell may outlive the queue, and must
     /// never wait on a stranger's descriptor. Whether the kernel has let go of all frames.
-    fn release(&self) -> bool {
+    fn release(&self, spare: Option<&OwnedFd>) -> bool {
         // SAFETY: both descriptors are open and ours; the target's old file is closed, its number stays owned by `fd`.
-        // Mappings are gone, so this was the last reference, and the kernel stops using the socket before it returns.
+        // Mappings are gone, so this was the last reference, unless another process has one: then, and without copies,
+        // the spare socket tells. Otherwise the kernel stops using the socket before it returns.
         let result =
             unsafe { libc::dup3(self.umem.quiet().as_raw_fd(), self.fd.as_raw_fd(), libc::O_CLOEXEC) };
-        result >= 0 && self.spare.as_ref().is_none_or(|spare| wait_released(spare.as_fd(), self.binding))
+        result >= 0 && spare.is_none_or(|spare| wait_released(spare.as_fd(), self.binding))
     }
 }
 
@@ -322,8 +341,8 @@ fn widen_transmit(fd: &OwnedFd, ring: u32) {
 }
 
 /// Waits until the kernel has let go of a queue whose socket was closed; false if it does not. In zero-copy mode the
-/// device may write to posted frames until then, and the kernel stops it in a work item without telling; but a
-/// socket that asks for the queue is refused as long as it lasts. `spare` has no frames posted and no program leads to it.
+/// device may write to posted frames until then, and the kernel stops it in a work item without telling; in either mode
+/// it goes on as long as another process has the socket. But a socket that asks for the queue is refused as long as it lasts. `spare` has no frames posted and no program leads to it.
 pub(super) fn wait_released(spare: BorrowedFd<'_>, binding: Binding) -> bool {
     const PAGE: usize = 4096;
     // SAFETY: a fresh mapping at an address the kernel chooses.

@@ -35,6 +35,7 @@ pub struct Umem {
     /// An event descriptor that never becomes readable: what closed sockets' descriptors are turned into.
     quiet: OwnedFd,
     reclaimed: AtomicU64,
+    lost: AtomicU64,
 }
 
 /// What a socket is bound to.
@@ -55,7 +56,8 @@ impl Umem {
     /// If no descriptor is left.
     pub fn new(region: Arc<Region>) -> std::io::Result<Arc<Self>> {
         let quiet = eventfd(0, EventfdFlags::CLOEXEC)?;
-        Ok(Arc::new(Umem { region, sockets: Mutex::default(), quiet, reclaimed: AtomicU64::new(0) }))
+        let [reclaimed, lost] = [0; 2].map(AtomicU64::new);
+        Ok(Arc::new(Umem { region, sockets: Mutex::default(), quiet, reclaimed, lost }))
     }
 
     /// The memory.
@@ -70,6 +72,15 @@ impl Umem {
 
     pub(super) fn count_reclaimed(&self, frames: u64) {
         self.reclaimed.fetch_add(frames, Ordering::Relaxed);
+    }
+
+    /// Frames that the kernel had not let go of when their sockets were closed: they stay out.
+    pub(super) fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn count_lost(&self, frames: u64) {
+        self.lost.fetch_add(frames, Ordering::Relaxed);
     }
 
     pub(super) fn quiet(&self) -> BorrowedFd<'_> {

@@ -70,6 +70,8 @@ pub(crate) struct Follower {
     retry_at: Option<u64>,
     /// When to give memory back, if nothing is published until then.
     tidy_at: Option<u64>,
+    /// All was listed once.
+    whole: bool,
     /// The kernel could not be asked the last time.
     failing: bool,
     /// Of monitors before this one.
@@ -98,6 +100,7 @@ impl Follower {
             listed_at: 0,
             retry_at: None,
             tidy_at: None,
+            whole: false,
             failing: false,
             overruns: 0,
         })
@@ -243,6 +246,7 @@ impl Follower {
             note(format_args!("the kernel's routes are read again"));
         }
         self.count(|stats| &stats.lists, 1);
+        self.whole |= whole;
         self.publish();
         self.listed_at = self.shared.clock.now();
         self.follow.stats.list_ns.store(self.listed_at - began, Ordering::Relaxed);
@@ -319,16 +323,17 @@ impl Follower {
             // They hold the FIB that is to be changed.
             self.shared.control().forget_retired();
         }
-        let mut rib = self.shared.routes.read();
+        let shared = self.shared.clone();
+        let mut rib = shared.routes.read();
         if !rib.v4.is_changed() && !rib.v6.is_changed() {
             // What could not be published before, another thread has published.
-            self.retry_at = None;
+            self.published();
             return;
         }
-        match self.shared.publish_routes(&mut rib) {
+        match shared.publish_routes(&mut rib) {
             Ok(()) => {
                 self.count(|stats| &stats.published, 1);
-                self.retry_at = None;
+                self.published();
                 self.tidy_at = rib.is_loose().then(|| self.shared.clock.now() + QUIET);
             }
             Err(error) => {
@@ -337,6 +342,14 @@ impl Follower {
                 }
                 self.retry_at = Some(self.shared.clock.now() + RETRY);
             }
+        }
+    }
+
+    /// What is known is in effect.
+    fn published(&mut self) {
+        self.retry_at = None;
+        if self.whole {
+            self.follow.set_complete();
         }
     }
 

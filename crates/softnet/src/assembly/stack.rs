@@ -326,11 +326,18 @@ impl Stack {
     pub fn end_predecessor(&mut self) -> Result<(), StartError> {
         let Some(after) = self.after.take() else { return Ok(()) };
         let (predecessor, metrics) = *after;
-        predecessor.done().map_err(system("waiting for the end of the instance that was taken over"))?;
-        let Some(metrics) = metrics else { return Ok(()) };
+        let what = "waiting for the end of the instance that was taken over";
+        let ended = predecessor.done().map_err(system(what));
+        // However it ended.
+        let told = metrics.map_or(Ok(()), |metrics| self.tell_metrics_after(&metrics));
+        ended.and(told)
+    }
+
+    /// Tells metrics as soon as the process before this has let go of where they are told.
+    fn tell_metrics_after(&mut self, metrics: &MetricsConfig) -> Result<(), StartError> {
         let until = Instant::now() + GONE;
         loop {
-            match bind_metrics(&metrics) {
+            match bind_metrics(metrics) {
                 // The last descriptor of a process that ends may be closed a little later.
                 Err(_) if Instant::now() < until => std::thread::sleep(LOOK),
                 bound => return self.tell_metrics(bound?),
@@ -388,7 +395,7 @@ impl Stack {
         if let (Some(predecessor), Some(housekeeper)) = (predecessor, &mut assembly.housekeeper) {
             // What it forwards by is complete before the other stops.
             if let Some(follow) = &stack.shared.follow {
-                follow.wait_listed(LISTED);
+                follow.wait_complete(LISTED).map_err(TakeOverError::Routes)?;
             }
             housekeeper.take_over(predecessor)?;
         }

@@ -88,6 +88,8 @@ pub struct Listener {
     pub(super) socket: UnixListener,
     /// The group whose members may look, and change nothing.
     pub(super) group: Option<String>,
+    /// Its number, until the socket is given to it.
+    gid: Option<Gid>,
     /// Held for its drop.
     _file: SocketFile,
 }
@@ -124,6 +126,12 @@ fn group_id(group: &str, groups: &str) -> Option<Gid> {
     })?;
     // The last one means none.
     (number != u32::MAX).then(|| Gid::from_raw(number))
+}
+
+/// The same, by the machine's file.
+fn known_group(group: &str) -> Result<Gid, BindError> {
+    let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();
+    group_id(group, &groups).ok_or_else(|| BindError::Group(group.into()))
 }
 
 /// A path to `name` in `directory`, for calls that take nothing but paths.
@@ -227,8 +235,7 @@ impl Listener {
     /// The socket has mode 0660 then, from when it is the group's.
     pub fn bind_for(path: &Path, group: Option<&str>) -> Result<Listener, BindError> {
         let Some(name) = group else { return Self::bind(path) };
-        let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();
-        let gid = group_id(name, &groups).ok_or_else(|| BindError::Group(name.into()))?;
+        let gid = known_group(name)?;
         let mut listener = Place::open(path)?.bind()?;
         listener.give_to(path, name, gid)?;
         Ok(listener)
@@ -241,10 +248,12 @@ impl Listener {
         path: &Path,
         group: Option<&str>,
     ) -> Result<Listener, BindError> {
+        // Here, since one that is not known is refused before the other process stops.
+        let gid = group.map(known_group).transpose()?;
         let Place { path, directory, name } = Place::open(path)?;
         let meta = look(&directory, &name).map_err(failed(path, "looking at it"))?;
         let file = SocketFile { directory, name, identity: identity(&meta), elsewhere: true };
-        Ok(Listener { socket: socket.into(), group: group.map(String::from), _file: file })
+        Ok(Listener { socket: socket.into(), group: group.map(String::from), gid, _file: file })
     }
 
     /// It is this process's: what connects is told so, and the file is removed when it is dropped.
@@ -252,13 +261,11 @@ impl Listener {
         self._file.elsewhere = false;
         // By this the kernel notes which process listens.
         rustix::net::listen(self.socket.as_fd(), BACKLOG).map_err(refused(path, "listening on it"))?;
-        let Some(name) = self.group.clone() else {
+        let (Some(name), Some(gid)) = (self.group.clone(), self.gid.take()) else {
             let (directory, file) = (&self._file.directory, &self._file.name);
             return rustix::fs::chmodat(directory, file, Mode::RUSR | Mode::WUSR, AtFlags::empty())
                 .map_err(refused(path, "restricting it to its owner"));
         };
-        let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();
-        let gid = group_id(&name, &groups).ok_or_else(|| BindError::Group(name.clone()))?;
         self.give_to(path, &name, gid)
     }
 
@@ -342,7 +349,7 @@ impl<'a> Place<'a> {
             return Err(io("restricting it to its owner")(source));
         }
         rustix::net::listen(socket.as_fd(), BACKLOG).map_err(os("listening on it"))?;
-        Ok(Listener { socket: socket.into(), group: None, _file: file })
+        Ok(Listener { socket: socket.into(), group: None, gid: None, _file: file })
     }
 }
 

@@ -210,20 +210,19 @@ impl Loop {
                 continue;
             }
             let mut client = Client::new(stream, now);
-            client.looks_only = self.looks_only(&client.stream);
+            if !is_own(&client.stream) {
+                let Some(group) = self.listener.group.clone() else {
+                    // It may have connected when the socket was open for a group.
+                    refuse(&client.stream, "refused: the user that runs the instance may ask it, and root");
+                    continue;
+                };
+                client.looks_only = Some(group);
+            }
             let may_answer = self.pending() < MAX_PENDING;
             if client.turn(&*self.handler, now, may_answer) {
                 self.clients.push(client);
             }
         }
-    }
-
-    /// The group, if the client at the other end of `stream` is only one of its members: neither
-    /// the user that runs this nor root.
-    fn looks_only(&self, stream: &UnixStream) -> Option<String> {
-        let group = self.listener.group.as_ref()?;
-        let own = [0, rustix::process::geteuid().as_raw()];
-        (!peer_uid(stream).is_some_and(|uid| own.contains(&uid))).then(|| group.clone())
     }
 
     /// Disconnects the client that has asked nothing for longest. Says whether there was one.
@@ -237,6 +236,12 @@ impl Loop {
         );
         true
     }
+}
+
+/// Whether the client at the other end of `stream` is of the user that runs this, or of root.
+fn is_own(stream: &UnixStream) -> bool {
+    let own = [0, rustix::process::geteuid().as_raw()];
+    peer_uid(stream).is_some_and(|uid| own.contains(&uid))
 }
 
 /// Says why before the connection is closed, if that can be said without waiting.

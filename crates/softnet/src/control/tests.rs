@@ -256,6 +256,21 @@ fn others_cannot_keep_an_instance_from_starting() {
     assert_eq!(meta.permissions().mode() & 0o777, 0o600);
 }
 
+/// As after a take-over that ends `control.group`: what waited to be accepted came by its right.
+#[test]
+fn others_are_refused_without_a_group_even_if_they_got_in() {
+    let dir = tempfile::tempdir().unwrap();
+    mode_of(dir.path(), 0o755);
+    let path = dir.path().join("x.sock");
+    let _server = serve(&path);
+    mode_of(&path, 0o666);
+    as_another_user(|| {
+        let mut answer = String::new();
+        BufReader::new(UnixStream::connect(&path).unwrap()).read_line(&mut answer).unwrap();
+        assert!(answer.contains("refused: the user that runs the instance may ask it"), "{answer}");
+    });
+}
+
 /// Its mode is never changed, so it is what it was from the first moment.
 #[test]
 fn the_socket_is_never_open_to_others() {

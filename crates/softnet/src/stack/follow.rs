@@ -20,6 +20,8 @@ pub(crate) struct Follow {
     pub waker: Waker,
     again: AtomicBool,
     stop: AtomicBool,
+    /// All routes were listed, and are in effect.
+    complete: AtomicBool,
     /// What it counts.
     pub stats: FollowCounters,
 }
@@ -50,8 +52,8 @@ pub(crate) struct FollowCounters {
 impl Follow {
     pub(crate) fn new() -> io::Result<Self> {
         let waker = Waker::new()?;
-        let (again, stop) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ok(Follow { waker, again, stop, stats: FollowCounters::default() })
+        let [again, stop, complete] = [(); 3].map(|()| AtomicBool::new(false));
+        Ok(Follow { waker, again, stop, complete, stats: FollowCounters::default() })
     }
 
     /// Has all routes listed again: what an interface means to softnet is another thing than before.
@@ -71,13 +73,22 @@ impl Follow {
         self.waker.wake();
     }
 
-    /// Waits until all routes were listed once, or that failed; no longer than for `patience`.
-    pub(crate) fn wait_listed(&self, patience: Duration) {
+    /// All routes were listed once, and are in effect.
+    pub(crate) fn set_complete(&self) {
+        self.complete.store(true, Ordering::Release);
+    }
+
+    /// Waits until that is so, no longer than for `patience`; or why it is not.
+    pub(crate) fn wait_complete(&self, patience: Duration) -> Result<(), &'static str> {
         let until = Instant::now() + patience;
-        let counts = |counter: &AtomicU64| counter.load(Ordering::Relaxed) > 0;
-        while !counts(&self.stats.list_ns) && !counts(&self.stats.errors) && Instant::now() < until {
-            std::thread::sleep(LOOK);
+        while !self.complete.load(Ordering::Acquire) {
+            match Instant::now() < until {
+                _ if self.stats.errors.load(Ordering::Relaxed) > 0 => return Err("could not be read"),
+                true => std::thread::sleep(LOOK),
+                false => return Err("are not all in effect yet"),
+            }
         }
+        Ok(())
     }
 
     /// Whether it is to end.

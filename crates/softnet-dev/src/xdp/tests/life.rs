@@ -149,6 +149,37 @@ fn losses_are_counted_and_a_starved_queue_does_not_sleep() {
     world.assert_whole(&mut ctx);
 }
 
+/// The kernel goes on with a socket that another process has, whatever is closed here: frames stay
+/// out, and are not handed over.
+#[test]
+fn frames_of_a_socket_that_another_has_stay_out() {
+    let Some(world) = World::new() else { return };
+    let mut ctx = world.ctx();
+    (0..2).for_each(|i| world.add_pair(i, 1));
+    for mode in [Mode::Native, Mode::Skb] {
+        let cfg = XdpConfig { mode, ..world.config(0) };
+        let (device, _claims) = world.open(&cfg, &mut ctx).unwrap();
+        let told = world.here.run(|| device.device.hand_over().unwrap().unwrap()).unwrap();
+        assert_eq!(told.fds.len(), 2);
+        // The other is gone before it is closed.
+        drop(told);
+        close(device, &mut ctx);
+        world.assert_whole(&mut ctx);
+    }
+    let (device, _claims) = world.open(&world.config(0), &mut ctx).unwrap();
+    let posted = device.rx[0].held();
+    let told = world.here.run(|| device.device.hand_over().unwrap().unwrap()).unwrap();
+    close(device, &mut ctx);
+    ctx.drain();
+    let region = world.umem.region();
+    assert_eq!(region.frames_free() + posted as u64, u64::from(region.frame_count()));
+    let (other, _claims) = world.open(&world.config(1), &mut ctx).unwrap();
+    let error = world.here.run(|| other.device.hand_over().unwrap().unwrap_err()).unwrap();
+    assert!(error.to_string().contains(&format!("not let go of {posted} frames")), "{error}");
+    close(other, &mut ctx);
+    drop(told);
+}
+
 #[test]
 fn a_queue_is_known_to_be_released() {
     let Some(world) = World::new() else { return };

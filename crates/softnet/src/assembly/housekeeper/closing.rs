@@ -29,6 +29,10 @@ impl Housekeeper {
             self.set_open(dev, false);
         }
         let live = self.shared.devices[usize::from(dev)].take()?;
+        // Before its sockets are closed: another process that was offered them lets go of them then.
+        if self.shared.devices[usize::from(dev)].vlan.is_none() {
+            self.shared.giving.withdraw();
+        }
         self.shared.devices[usize::from(dev)].groups.closed(&*live.device);
         self.arfs.closing(dev, &*live.device);
         let (mut homes, mut rx) = (Vec::with_capacity(live.napis.len()), Vec::new());

@@ -6,7 +6,7 @@
 //! touched.
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use softnet_core::napi::Disabled;
@@ -28,12 +28,15 @@ use crate::util::lock;
 const DRAIN: Duration = Duration::from_micros(1500);
 const LOOK: Duration = Duration::from_micros(50);
 
+const SOCKETS: &str = "it has sockets open, which can't be handed over";
+
 /// The devices that were offered, as they were open then.
 #[derive(Default)]
 pub(super) struct Offering {
     /// The connections that were told then.
     known: Vec<u32>,
-    devices: Vec<(u16, Arc<OpenParts>)>,
+    /// The other process may never come back to it: one that is closed meanwhile goes at once.
+    devices: Vec<(u16, Weak<OpenParts>)>,
 }
 
 type Paused = (Arc<NapiInstance>, Disabled<Option<Input>>);
@@ -43,7 +46,7 @@ impl Housekeeper {
     pub(super) fn offer(&mut self) -> Result<Offered, ControlError> {
         let refuse = |why: String| Err(ControlError::HandOver(why));
         if !self.shared.sockets.is_empty() {
-            return refuse("it has sockets open, which can't be handed over".into());
+            return refuse(SOCKETS.into());
         }
         let mut fds: Vec<OwnedFd> = Vec::new();
         let (mut devices, mut offering) = (Vec::new(), Offering::default());
@@ -63,7 +66,7 @@ impl Housekeeper {
             };
             devices.push(OfferedDevice { name, facts: told.facts, descriptors: told.fds.len() });
             fds.extend(told.fds);
-            offering.devices.push((device.index, live));
+            offering.devices.push((device.index, Arc::downgrade(&live)));
         }
         let control = self.shared.control();
         let known = control.slow.neighbours().entries().filter_map(|neighbour| {
@@ -93,15 +96,19 @@ impl Housekeeper {
     /// Stops the queues, and hands all over by `channel`. Comes back only if that failed, with the
     /// queues going on.
     pub(super) fn hand_over(&mut self, channel: &mut Channel) -> ControlError {
-        let Offering { devices, mut known } = std::mem::take(&mut self.offering);
+        let Offering { devices: offered, mut known } = std::mem::take(&mut self.offering);
+        let count = offered.len();
+        let there = |(dev, live): (u16, Weak<OpenParts>)| Some((dev, live.upgrade()?));
+        let devices: Vec<(u16, Arc<OpenParts>)> = offered.into_iter().filter_map(there).collect();
         let is_open = |(dev, live): &(u16, Arc<OpenParts>)| {
             let now = self.shared.devices[usize::from(*dev)].live.load_full();
             now.is_some_and(|now| Arc::ptr_eq(&now, live))
         };
         let open = self.shared.devices.iter().filter(|dev| dev.vlan.is_none() && dev.live.load().is_some());
-        if open.count() != devices.len() || !devices.iter().all(is_open) {
+        if devices.len() != count || open.count() != count || !devices.iter().all(is_open) {
             return ControlError::HandOver("a device was opened or closed meanwhile: try again".into());
         }
+        let since = Instant::now();
         let mut paused = self.pause(&devices);
         let queues: Vec<Vec<Arc<NetdevQueue>>> =
             devices.iter().map(|(_, live)| live.tx.queues.clone()).collect();
@@ -111,9 +118,11 @@ impl Housekeeper {
             frozen.push(queues.iter().map(|queue| queue.freeze(&mut self.ctx, now)).collect());
         }
         let why = match stopped(&devices, &mut paused, &mut frozen) {
+            // One may have been opened since the offer.
+            Some(_) if !self.shared.sockets.is_empty() => SOCKETS.into(),
             Some(stopped) => {
                 let changed = self.connections(&mut known);
-                giver::hand_over(&self.shared.giving, channel, (&changed, &stopped), &self.totals())
+                giver::hand_over(&self.shared.giving, (channel, since), (&changed, &stopped), &self.totals())
             }
             None => "a queue can't be handed over".into(),
         };

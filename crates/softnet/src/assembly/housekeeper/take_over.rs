@@ -70,6 +70,15 @@ impl Housekeeper {
         &mut self,
         predecessor: &mut Predecessor,
     ) -> Result<(), TakeOverError> {
+        let done = self.stop_and_go_on(predecessor);
+        if done.is_err() {
+            // Before anything is closed, which takes its time.
+            predecessor.give_up();
+        }
+        done
+    }
+
+    fn stop_and_go_on(&mut self, predecessor: &mut Predecessor) -> Result<(), TakeOverError> {
         self.learn_neighbours();
         self.make_connections(predecessor);
         let open: Vec<(u16, Arc<OpenParts>)> = predecessor

@@ -1,12 +1,14 @@
 //! The connection between the two processes: messages of a kind, with bytes, and descriptors.
 //!
-//! Blocking, with a time-out for each call. Used by one thread at a time.
+//! Blocking, with a time-out for each call, and one for several together. Used by one thread at a
+//! time.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -41,6 +43,19 @@ const KINDS: [Kind; 7] = {
 #[derive(Debug)]
 pub(crate) struct Channel {
     stream: UnixStream,
+    /// How long a message that is sent may wait for room.
+    patience: Duration,
+    /// When messages must have been sent and received, whatever patience there is.
+    deadline: Option<Instant>,
+}
+
+/// Bytes that are written at once: so few that a write waits for room no more than once.
+const PART: usize = 16 << 10;
+
+/// Until then; an error of kind `WouldBlock` if that is past.
+fn left(until: Instant) -> io::Result<Duration> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(left) }
 }
 
 fn invalid(what: &str) -> io::Error {
@@ -52,7 +67,48 @@ impl Channel {
     pub(super) fn new(stream: UnixStream, patience: Duration) -> io::Result<Self> {
         stream.set_nonblocking(false)?;
         stream.set_write_timeout(Some(patience))?;
-        Ok(Channel { stream })
+        Ok(Channel { stream, patience, deadline: None })
+    }
+
+    /// From now on all messages must have been sent and received at `deadline`, if there is one.
+    pub(crate) fn set_deadline(&mut self, deadline: Option<Instant>) {
+        self.deadline = deadline;
+    }
+
+    /// The other end learns at once that nothing will come any more, nor be read.
+    pub(super) fn shut_down(&self) {
+        // One that is closed needs none.
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+
+    /// By which another thread shuts it down.
+    pub(super) fn handle(&self) -> io::Result<UnixStream> {
+        self.stream.try_clone()
+    }
+
+    /// From now on the other end can't send. What it has sent can be received.
+    pub(super) fn hear_no_more(&self) -> io::Result<()> {
+        self.stream.shutdown(Shutdown::Read)
+    }
+
+    /// When what may take `patience` must be done.
+    fn until(&self, patience: Duration) -> Instant {
+        let until = Instant::now() + patience;
+        self.deadline.map_or(until, |deadline| deadline.min(until))
+    }
+
+    /// Reads all of `bytes` until `until`.
+    fn read_all(&mut self, mut bytes: &mut [u8], until: Instant) -> io::Result<()> {
+        while !bytes.is_empty() {
+            self.stream.set_read_timeout(Some(left(until)?))?;
+            match self.stream.read(bytes) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(n) => bytes = &mut bytes[n..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn send(&mut self, kind: Kind, bytes: &[u8]) -> io::Result<()> {
@@ -60,15 +116,25 @@ impl Channel {
         message.push(kind as u8);
         message.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
         message.extend_from_slice(bytes);
-        // All at once: the other end is woken once.
-        self.stream.write_all(&message)
+        let until = self.until(self.patience);
+        // A short one all at once: the other end is woken once.
+        let mut rest = &message[..];
+        while !rest.is_empty() {
+            self.stream.set_write_timeout(Some(left(until)?))?;
+            match self.stream.write(&rest[..rest.len().min(PART)]) {
+                Ok(n) => rest = &rest[n..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// The next message. An error of kind `WouldBlock` if it does not come within `patience`.
     pub(super) fn receive(&mut self, patience: Duration) -> io::Result<(Kind, Vec<u8>)> {
-        self.stream.set_read_timeout(Some(patience))?;
+        let until = self.until(patience);
         let mut head = [0; 5];
-        self.stream.read_exact(&mut head)?;
+        self.read_all(&mut head, until)?;
         let [kind, len @ ..] = head;
         let kind = KINDS
             .into_iter()
@@ -79,7 +145,7 @@ impl Channel {
             return Err(invalid("a message that is too long"));
         }
         let mut bytes = vec![0; len];
-        self.stream.read_exact(&mut bytes)?;
+        self.read_all(&mut bytes, until)?;
         Ok((kind, bytes))
     }
 
@@ -181,6 +247,35 @@ mod tests {
         assert_eq!(b.receive(PATIENCE).unwrap(), (Kind::Stopped, b"abc".to_vec()));
         drop((a, _raw));
         assert!(b.receive(PATIENCE).is_err() && b.wait_closed(PATIENCE).is_ok());
+    }
+
+    #[test]
+    fn a_deadline_is_for_all_that_is_said() {
+        let (mut a, mut b, _raw) = pair();
+        a.set_deadline(Some(Instant::now() + Duration::from_millis(20)));
+        // Far more than there is room for, and nobody reads.
+        let error = a.send(Kind::Connections, &[0; 4 << 20]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(a.receive(PATIENCE).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        b.send(Kind::Take, &[]).unwrap();
+        assert!(a.receive(PATIENCE).is_err(), "too late");
+        a.set_deadline(None);
+        assert_eq!(a.receive(PATIENCE).unwrap(), (Kind::Take, vec![]));
+    }
+
+    /// What was sent before is received, and nothing is sent after: so both ends know the same.
+    #[test]
+    fn an_end_that_hears_no_more_has_all_that_was_sent() {
+        let (mut a, mut b, _raw) = pair();
+        b.send(Kind::Yours, &[]).unwrap();
+        a.hear_no_more().unwrap();
+        assert_eq!(b.send(Kind::Yours, &[]).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        assert_eq!(a.receive(PATIENCE).unwrap(), (Kind::Yours, vec![]));
+        assert_eq!(a.receive(PATIENCE).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        a.send(Kind::Done, &[]).unwrap();
+        assert_eq!(b.receive(PATIENCE).unwrap(), (Kind::Done, vec![]));
+        a.shut_down();
+        assert_eq!(b.receive(PATIENCE).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }
 
     #[test]

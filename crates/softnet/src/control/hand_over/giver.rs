@@ -6,10 +6,11 @@
 
 use std::fmt;
 use std::io;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use softnet_core::sync::{AtomicBool, Ordering};
@@ -24,7 +25,7 @@ use crate::util::{lock, note, spawn, warn};
 /// How long the successor may take to get ready: it reads routes, and maps memory.
 const READY: Duration = Duration::from_secs(120);
 
-/// How long it may take to check what it was told, while all stands still.
+/// How long all stands still at the most, until it has checked what it was told.
 const TAKES: Duration = Duration::from_secs(1);
 
 /// How long it may take to run.
@@ -61,6 +62,8 @@ pub(crate) struct Giving {
     /// The control socket.
     pub(crate) listener: OnceLock<OwnedFd>,
     hook: Mutex<Option<Hook>>,
+    /// The connection by which an offer goes out, or went.
+    out: Mutex<Option<UnixStream>>,
     busy: AtomicBool,
     given: AtomicBool,
 }
@@ -75,6 +78,15 @@ impl Giving {
     /// The stack may be handed over; `hook` ends the process then, and closes nothing.
     pub(crate) fn allow(&self, hook: Hook) {
         *lock(&self.hook) = Some(hook);
+    }
+
+    /// What was offered is not so any more: whoever got the offer learns that there is nothing for
+    /// it. Does not wait.
+    pub(crate) fn withdraw(&self) {
+        if let Some(stream) = lock(&self.out).take() {
+            // One that is closed needs none.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
     }
 
     /// Whether it is another process's.
@@ -126,6 +138,7 @@ pub(crate) fn start(
         let (shared, commander) = (shared.clone(), commander.clone());
         let body = move || {
             serve(&shared, &commander, channel);
+            *lock(&shared.giving.out) = None;
             shared.giving.busy.store(false, Ordering::Release);
         };
         spawn("softnet-giver", Box::new(body)).map(drop)
@@ -138,6 +151,10 @@ pub(crate) fn start(
 
 fn serve(shared: &StackInner, commander: &Commander, mut channel: Channel) {
     let slot = Arc::new(Mutex::new(None));
+    match channel.handle() {
+        Ok(stream) => *lock(&shared.giving.out) = Some(stream),
+        Err(error) => return refuse(&mut channel, &error.to_string()),
+    }
     let offered = commander.make(Change::Offer(slot.clone()));
     let offered = match (offered, lock(&slot).take()) {
         (Ok(_), Some(offered)) => offered,
@@ -181,10 +198,22 @@ fn offer(shared: &StackInner, offered: &Offered, channel: &mut Channel) -> io::R
     channel.send(Kind::Connections, &[])
 }
 
-/// With all standing still: tells the other process which connections changed since the offer, and
+/// With all standing still since `since`: tells the other process which connections changed since the offer, and
 /// `stopped`. Does not return if it is the other's then, and tells the user `totals`; else says why
 /// it is not.
 pub(crate) fn hand_over(
+    giving: &Giving,
+    (channel, since): (&mut Channel, Instant),
+    (changed, stopped): (&Connections, &Stopped),
+    totals: &str,
+) -> String {
+    channel.set_deadline(Some(since + TAKES));
+    let why = try_hand_over(giving, channel, (changed, stopped), totals);
+    channel.set_deadline(None);
+    why
+}
+
+fn try_hand_over(
     giving: &Giving,
     channel: &mut Channel,
     (changed, stopped): (&Connections, &Stopped),
@@ -208,6 +237,7 @@ pub(crate) fn hand_over(
         return failed(error);
     }
     giving.given.store(true, Ordering::Release);
+    channel.set_deadline(None);
     note(format_args!("another process takes over: {totals}"));
     giving.end(match channel.receive(RUNS) {
         Ok((Kind::Done, _)) => Ok(()),

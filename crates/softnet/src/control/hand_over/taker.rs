@@ -40,6 +40,12 @@ pub enum TakeOverError {
     /// It is not as the configuration would have it, in something that can't be changed like that.
     #[error("{0}; the running instance goes on: stop it and start this one, or have them agree")]
     Differs(String),
+    /// It does not offer it any more.
+    #[error("the running instance closed a device, or ended, while it was to be taken over: try again")]
+    Withdrawn,
+    /// It would forward by other routes than the running instance.
+    #[error("the kernel's routes (stack.follow) {0}; the running instance goes on")]
+    Routes(&'static str),
     /// The connection to it failed.
     #[error("the running instance, while it was to be taken over: {0}")]
     Io(#[from] io::Error),
@@ -157,9 +163,15 @@ impl Predecessor {
 
     /// Has it stop. Returns which frames its rings hold then; from here on nothing is forwarded.
     pub(crate) fn stop(&mut self) -> Result<Stopped, TakeOverError> {
-        self.channel.send(Kind::Stop, &[])?;
+        let withdrawn = |error: io::Error| match error.kind() {
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof => {
+                TakeOverError::Withdrawn
+            }
+            _ => error.into(),
+        };
+        self.channel.send(Kind::Stop, &[]).map_err(withdrawn)?;
         loop {
-            return match self.channel.receive(PATIENCE)? {
+            return match self.channel.receive(PATIENCE).map_err(withdrawn)? {
                 (Kind::Connections, some) => {
                     self.connections.push(some);
                     continue;
@@ -179,11 +191,24 @@ impl Predecessor {
     /// Takes its place: from here on it does not go on any more.
     pub(crate) fn take(&mut self) -> Result<(), TakeOverError> {
         self.channel.send(Kind::Take, &[])?;
-        match self.channel.receive(PATIENCE)? {
+        let answer = match self.channel.receive(PATIENCE) {
+            // It may be about to say so: either it has by now, or it can't any more.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.channel.hear_no_more()?;
+                self.channel.receive(PATIENCE)
+            }
+            answer => answer,
+        };
+        match answer? {
             (Kind::Yours, _) => Ok(()),
             (Kind::Refused, why) => Err(TakeOverError::Refused(String::from_utf8_lossy(&why).into_owned())),
             _ => Err(TakeOverError::Nonsense("a message that does not come next")),
         }
+    }
+
+    /// Its place is not taken: it goes on at once.
+    pub(crate) fn give_up(&self) {
+        self.channel.shut_down();
     }
 
     /// Tells it that all runs, and waits until it has ended.
