@@ -113,6 +113,9 @@ pub trait Device: Send + Sync {
     fn snoop(&self) -> Option<&Snoop> {
         None
     }
+    /// It is about to be closed, and what neighbours say is not asked for any more: what takes time can be done
+    /// while other threads close its queues.
+    fn closing(&self) {}
     /// Packets that were lost before any queue counted them, by reason. Control path: may make system calls.
     fn losses(&self) -> Vec<(DropReason, u64)> {
         Vec::new()

@@ -7,7 +7,7 @@
 //!
 //! One thread reads. Invariant: no more waits than the socket's buffer holds; what is lost beyond that is counted.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use softnet_core::ip::v6::addr::{ALL_NODES, multicast_mac};
@@ -90,6 +90,14 @@ impl Snoop {
         }?;
         self.heard.fetch_add(1, Ordering::Relaxed);
         Some(buffer.get(..len).unwrap_or_default())
+    }
+
+    /// Closes the socket, for which the kernel waits 10 to 20 ms. Its descriptor is one of what `quiet` is from
+    /// then on, so that a thread which polls it hears nothing.
+    pub(crate) fn close(&self, quiet: BorrowedFd<'_>) {
+        self.lost();
+        // SAFETY: both descriptors are open; the number of the second stays that of `socket`.
+        unsafe { libc::dup3(quiet.as_raw_fd(), self.socket.as_fd().as_raw_fd(), libc::O_CLOEXEC) };
     }
 
     /// Frames that were read.

@@ -213,9 +213,10 @@ impl Attachment {
         self.open.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn socket_closed(&self) {
-        if self.open.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.link().take();
-        }
+    /// With the last socket the program comes off: when what is returned is dropped.
+    #[must_use]
+    pub(super) fn socket_closed(&self) -> Option<impl Send + use<>> {
+        let last = self.open.fetch_sub(1, Ordering::Relaxed) == 1;
+        last.then(|| self.link().take())
     }
 }

@@ -68,6 +68,12 @@ impl Device for XdpDevice {
         Some(&self.snoop)
     }
 
+    fn closing(&self) {
+        if let Some(socket) = self.sockets.first() {
+            self.snoop.close(socket.quiet());
+        }
+    }
+
     fn losses(&self) -> Vec<(DropReason, u64)> {
         let too_long = self.attachment.too_long();
         vec![(DropReason::RxTooLong, too_long), (DropReason::SnoopOverflow, self.snoop.lost())]

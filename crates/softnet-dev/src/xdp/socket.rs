@@ -270,6 +270,11 @@ impl Xsk {
         Some(kernel.rx_dropped + kernel.rx_ring_full.unwrap_or(0) + kernel.rx_invalid_descs)
     }
 
+    /// A descriptor on which nothing ever happens.
+    pub(super) fn quiet(&self) -> BorrowedFd<'_> {
+        self.umem.quiet()
+    }
+
     /// Transmit descriptors that the kernel refused, and whose frames it therefore never completes.
     pub(super) fn refused(&self) -> u64 {
         sockopt::xdp_statistics(&self.fd).map_or(0, |kernel| kernel.tx_invalid_descs)
@@ -286,10 +291,18 @@ impl Xsk {
         if state.halves > 0 {
             return;
         }
-        self.attachment.socket_closed();
         // It is closed here, so that its queue is free for the next.
         let spare = state.spare.take();
-        if !self.release(spare.as_ref()) || state.stuck {
+        let link = self.attachment.socket_closed();
+        // Both wait until no CPU uses them any more: at the same time.
+        let released = std::thread::scope(|scope| {
+            if link.is_some() {
+                // Without a thread it goes here, with what the thread would have done.
+                let _ = std::thread::Builder::new().spawn_scoped(scope, move || drop(link));
+            }
+            self.release(spare.as_ref())
+        });
+        if !released || state.stuck {
             // The kernel may still write to the frames. They stay out, and with them the region's memory stays in place.
             let out: usize = state.held.iter().map(FrameSet::len).sum();
             self.umem.count_lost(out as u64);

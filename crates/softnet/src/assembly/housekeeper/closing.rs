@@ -79,9 +79,14 @@ impl Housekeeper {
         // these are the time of a few, and a supervisor that starts softnet again waits for them.
         let shared = self.shared.clone();
         let closed = Mutex::new(Vec::with_capacity(closing.len()));
-        side_by_side(closing, &mut self.ctx, &|| shared.context(), &|mut closing, ctx| {
-            closing.close_queues(ctx);
-            lock(&closed).push(closing);
+        let devices = closing.iter().map(|closing| Part::Device(closing.live.clone()));
+        let parts = devices.collect::<Vec<_>>().into_iter().chain(closing.into_iter().map(Part::Queues));
+        side_by_side(parts.collect(), &mut self.ctx, &|| shared.context(), &|part, ctx| match part {
+            Part::Device(live) => live.device.closing(),
+            Part::Queues(mut closing) => {
+                closing.close_queues(ctx);
+                lock(&closed).push(closing);
+            }
         });
         let closed = closed.into_inner().unwrap_or_else(PoisonError::into_inner);
         closed.iter().for_each(|closed| self.closed(closed));
@@ -96,6 +101,12 @@ struct Closing {
     dev: u16,
     live: Arc<OpenParts>,
     rx: Vec<Input>,
+}
+
+/// What is done of a device by one thread.
+enum Part {
+    Device(Arc<OpenParts>),
+    Queues(Closing),
 }
 
 impl Closing {
