@@ -146,6 +146,7 @@ fn what_can_not_be_taken_over_goes_on() {
             1,
             "the running instance has it with mode native, this configuration would have skb",
         ),
+        (text.clone() + "\n[control]\ngroup = \"nosuch\"\n", 1, "there is no group \"nosuch\" in /etc/group"),
         (text[..second].into(), 1, "the running instance has s1, which this configuration lacks"),
         (
             text.replace("\"s1\"", "\"lo\""),
