@@ -100,7 +100,8 @@ impl MemfdMemory {
     /// Faults in the pages from the byte `from` on, which is at most the length.
     fn populate(&self, from: usize) {
         let from = from.min(self.len);
-        // SAFETY: the range is the end of this mapping, of which no reference exists yet; the pages stay zeroed.
+        // SAFETY: the range is the end of this mapping, of which no reference exists yet; the pages
+        // stay zeroed.
         let done = unsafe { madvise(self.base.byte_add(from), self.len - from, Advice::LinuxPopulateWrite) };
         if done.is_ok() {
             return;

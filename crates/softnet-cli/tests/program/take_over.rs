@@ -146,6 +146,7 @@ fn what_can_not_be_taken_over_goes_on() {
             1,
             "the running instance has it with mode native, this configuration would have skb",
         ),
+        (text.clone() + "\n[control]\ngroup = \"nosuch\"\n", 1, "there is no group \"nosuch\" in /etc/group"),
         (text[..second].into(), 1, "the running instance has s1, which this configuration lacks"),
         (
             text.replace("\"s1\"", "\"lo\""),
@@ -253,6 +254,28 @@ fn a_successor_that_ends_before_it_took_over_changes_nothing() {
     assert!(errors.contains("the process that took over failed: it has ended"), "{errors}");
     // As after SIGKILL.
     let _anew = world.running(&config);
+    world.assert_forwards();
+}
+
+/// An offer ends when a device of it is closed; its queues are free as soon as whoever got it has
+/// let go of them, and no frame was lost.
+#[test]
+fn an_offer_ends_when_a_device_is_closed() {
+    let Some(world) = World::new() else { return };
+    let config = config(&world, "native");
+    let mut running = world.running(&config);
+    world.assert_forwards();
+    // It closes the sockets that it got at once, and keeps the connection.
+    let mut stream = ask(&world, &[]);
+    let (code, _, errors) = world.ask("link set s0 down");
+    assert_eq!((code, &errors[..]), (0, ""));
+    assert_eq!(stream.read(&mut [0; 8]).unwrap(), 0, "it is over");
+    assert_eq!(world.ask("link set s0 up").0, 0);
+    until("s0 to be open", || world.show("dev").to_string().matches("native").count() == 2);
+    world.assert_forwards();
+    let mut next = successor(&world, &config);
+    next.line("running in the place of pid");
+    assert_eq!(running.end().code(), Some(0), "{}", running.errors());
     world.assert_forwards();
 }
 

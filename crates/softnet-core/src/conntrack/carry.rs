@@ -122,8 +122,8 @@ impl Conntrack {
             if !entry.is_still(life) {
                 continue;
             }
-            // Packets keep it alive until it is the other's, which is not told again: there it has all
-            // the time of its state at first.
+            // Packets keep it alive until it is the other's, which is not told again: there it has
+            // all the time of its state at first.
             let left = match std::mem::replace(known, word) {
                 0 => self.time_of(life.state_number()),
                 _ => life.expires().wrapping_sub(now),
@@ -153,8 +153,8 @@ impl Conntrack {
         self.tracks_ipv6().then(|| [here, here.inverse()])
     }
 
-    /// Has a connection that there is be in the state that `carried` says. Whether there is one: one
-    /// whose packets became others meanwhile ends.
+    /// Has a connection that there is be in the state that `carried` says. Whether there is one:
+    /// one whose other tuple changed meanwhile ends.
     pub(crate) fn update(&self, now: u32, carried: &Carried) -> bool {
         let Some(tuples) = self.tuples_here(carried) else { return false };
         let Some(found) = self.peek(now, &tuples[0]) else { return false };

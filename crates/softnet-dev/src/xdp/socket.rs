@@ -217,8 +217,8 @@ impl Xsk {
         self.zero_copy
     }
 
-    /// Another process has the socket, too, or is about to: that it is closed here does not mean any
-    /// more that the kernel lets go of it. Called in the network namespace of the device.
+    /// Another process has the socket, too, or is about to: that it is closed here does not mean
+    /// any more that the kernel lets go of it. Called in the network namespace of the device.
     pub(super) fn share(&self) -> SysResult<()> {
         let mut state = self.state();
         if state.spare.is_none() {
@@ -324,8 +324,9 @@ impl Xsk {
     /// never wait on a stranger's descriptor. Whether the kernel has let go of all frames.
     fn release(&self, spare: Option<&OwnedFd>) -> bool {
         // SAFETY: both descriptors are open and ours; the target's old file is closed, its number stays owned by `fd`.
-        // Mappings are gone, so this was the last reference, unless another process has one: then, and without copies,
-        // the spare socket tells. Otherwise the kernel stops using the socket before it returns.
+        // Mappings are gone, so this was the last reference, unless another process has one: then,
+        // and without copies, the spare socket tells. Otherwise the kernel stops using the socket
+        // before it returns.
         let result =
             unsafe { libc::dup3(self.umem.quiet().as_raw_fd(), self.fd.as_raw_fd(), libc::O_CLOEXEC) };
         result >= 0 && spare.is_none_or(|spare| wait_released(spare.as_fd(), self.binding))
@@ -353,9 +354,11 @@ fn widen_transmit(fd: &OwnedFd, ring: u32) {
     }
 }
 
-/// Waits until the kernel has let go of a queue whose socket was closed; false if it does not. In zero-copy mode the
-/// device may write to posted frames until then, and the kernel stops it in a work item without telling; in either mode
-/// it goes on as long as another process has the socket. But a socket that asks for the queue is refused as long as it lasts. `spare` has no frames posted and no program leads to it.
+/// Waits until the kernel has let go of a queue whose socket was closed; false if it does not.
+/// In zero-copy mode the device may write to posted frames until then, and the kernel stops it in a
+/// work item without telling; in either mode it goes on as long as another process has the socket.
+/// But a socket that asks for the queue is refused as long as that lasts. `spare` has no frames
+/// posted and no program leads to it.
 pub(super) fn wait_released(spare: BorrowedFd<'_>, binding: Binding) -> bool {
     const PAGE: usize = 4096;
     // SAFETY: a fresh mapping at an address the kernel chooses.

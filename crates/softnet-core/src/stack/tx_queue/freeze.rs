@@ -36,7 +36,8 @@ impl<W: TxWake> NetdevQueue<W> {
             Some(queue) => queue.take_over(frames),
             None => frames,
         };
-        // What is on the ring, and was not sent when the other stopped, is told to the device again.
+        // What is on the ring, and was not sent when the other stopped, is told to the device
+        // again.
         let ring = guard.ring();
         ring.stalled = ring.queue.as_ref().is_some_and(|queue| queue.stalled());
         guard.ring().reap(ctx, now);

@@ -29,7 +29,8 @@ impl Housekeeper {
             self.set_open(dev, false);
         }
         let live = self.shared.devices[usize::from(dev)].take()?;
-        // Before its sockets are closed: another process that was offered them lets go of them then.
+        // Before its sockets are closed: another process that was offered them is to let go of
+        // them.
         if self.shared.devices[usize::from(dev)].vlan.is_none() {
             self.shared.giving.withdraw();
         }

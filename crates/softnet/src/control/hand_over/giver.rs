@@ -198,9 +198,9 @@ fn offer(shared: &StackInner, offered: &Offered, channel: &mut Channel) -> io::R
     channel.send(Kind::Connections, &[])
 }
 
-/// With all standing still since `since`: tells the other process which connections changed since the offer, and
-/// `stopped`. Does not return if it is the other's then, and tells the user `totals`; else says why
-/// it is not.
+/// With all standing still since `since`: tells the other process which connections changed since
+/// the offer, and `stopped`. If it is the other's then, tells the user `totals`, and does not
+/// return; else says why it is not.
 pub(crate) fn hand_over(
     giving: &Giving,
     (channel, since): (&mut Channel, Instant),
