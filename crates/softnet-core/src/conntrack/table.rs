@@ -24,8 +24,6 @@ const UNCONFIRMED_FOR: u32 = 2;
 const ROUND: u32 = 256;
 #[cfg(feature = "loom")]
 const ROUND: u32 = 4;
-/// Packets of a batch that are looked up in one step.
-const GROUP: usize = 16;
 /// Words whose owners may insert connections, by the endpoint that opens them.
 #[cfg(not(feature = "loom"))]
 const STRIPES: usize = 256;
@@ -253,38 +251,30 @@ impl Conntrack {
     pub fn find_batch(&self, now: u32, packets: &[(Tuple, u8)], found: &mut [Option<Found>; BATCH]) {
         let n = packets.len().min(BATCH);
         let packets = &packets[..n];
-        let (mut hashes, mut ids) = ([0; BATCH], [NIL; BATCH]);
-        // Three groups are in hand at a time: while the packets of one are compared, the lines of the two
-        // behind it are on their way from memory, and no more lines than a core can wait for.
-        let group = |at: usize| at * GROUP..((at + 1) * GROUP).min(n);
-        let groups = n.div_ceil(GROUP);
-        for at in 0..groups + 2 {
-            for i in group(at) {
-                hashes[i] = self.hash(&packets[i].0);
-                self.index.prefetch(hashes[i]);
+        let mut hashes = [0; BATCH];
+        for i in 0..n {
+            hashes[i] = self.hash(&packets[i].0);
+            self.index.prefetch(hashes[i]);
+        }
+        let mut ids = [NIL; BATCH];
+        for i in 0..n {
+            if let Some(first) = self.index.first(hashes[i])
+                && let Some(entry) = self.entry(first)
+            {
+                prefetch(std::ptr::from_ref(entry).cast());
+                ids[i] = first;
             }
-            if let Some(at) = at.checked_sub(1) {
-                for i in group(at) {
-                    if let Some(first) = self.index.first(hashes[i])
-                        && let Some(entry) = self.entry(first)
-                    {
-                        prefetch(std::ptr::from_ref(entry).cast());
-                        ids[i] = first;
-                    }
-                }
-            }
-            let Some(at) = at.checked_sub(2) else { continue };
-            for i in group(at) {
-                let ((tuple, flags), id) = (&packets[i], ids[i]);
-                // Each is written where it belongs: by way of the stack it would be read back in other
-                // widths than it is written, which waits for the store.
-                if let Some(life) = self.hit(id, tuple, *flags, now) {
-                    found[i] = Some(Found { id, life });
-                } else if tuple.rest == 0 {
-                    found[i] = None;
-                } else {
-                    found[i] = self.find_hashed(hashes[i], tuple, *flags, now);
-                }
+        }
+        for i in 0..n {
+            let ((tuple, flags), id) = (&packets[i], ids[i]);
+            // Each is written where it belongs: by way of the stack it would be read back in other
+            // widths than it is written, which waits for the store.
+            if let Some(life) = self.hit(id, tuple, *flags, now) {
+                found[i] = Some(Found { id, life });
+            } else if tuple.rest == 0 {
+                found[i] = None;
+            } else {
+                found[i] = self.find_hashed(hashes[i], tuple, *flags, now);
             }
         }
     }
