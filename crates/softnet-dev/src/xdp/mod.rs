@@ -5,14 +5,14 @@
 //! [`Umem`]: so a packet that is forwarded from one interface to another stays where it is, and only its frame's
 //! number moves.
 //!
-//! * **Callers.** [`open`], [`Umem`], [`Claims`] and the [`Device`] part: any thread. The queues: their owners,
-//!   as [`RxQueue`] and [`TxQueue`] say.
+//! * **Callers.** [`open`], [`Umem`], [`Claims`] and the [`Device`](crate::Device) part: any thread. The queues: their owners,
+//!   as [`RxQueue`](crate::RxQueue) and [`TxQueue`](crate::TxQueue) say.
 //! * **Invariant.** Every frame is at home, in a packet, or named in exactly one queue's books; so when a device is
 //!   closed or its interface vanishes, all its frames come home, and those the kernel still had are counted
 //!   ([`Umem::reclaimed`]).
 //! * **Modes.** Native: in the driver, before the kernel makes an skb. Where the driver refuses, SKB mode: it works
 //!   everywhere, is slower, delivers on the queues that the kernel recorded (a veth: all on queue 0), and cannot take
-//!   segments that the sender left larger than the MTU (TSO): the program drops them, and [`Device::losses`] counts them.
+//!   segments that the sender left larger than the MTU (TSO): the program drops them, and [`Device::losses`](crate::Device::losses) counts them.
 //!   What merges segments on the interface itself, or its ports, is switched off meanwhile (`offload`), and in either mode
 //!   what takes VLAN tags out of frames. A veth in native mode has its peer stop making them.
 //! * **The interface keeps its interrupts**, unless its queues tell of them: then the kernel defers them as the queue's
@@ -92,7 +92,7 @@ const MAX_RING: u32 = 32768;
 /// How the XDP program is attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Native if the driver can, else SKB mode; [`DeviceInfo::mode`] says which, and why.
+    /// Native if the driver can, else SKB mode; [`DeviceInfo::mode`](crate::DeviceInfo::mode) says which, and why.
     #[default]
     Auto,
     /// Native or not at all.

@@ -9,7 +9,7 @@ use crate::qdisc::{QueueGuard, ToFree};
 use crate::skb::Frame;
 use crate::sync::AbortOnPanic;
 
-/// See the [module](self).
+/// See the module.
 #[must_use = "a queue that is not thawed sends nothing any more"]
 pub struct FrozenQueue<'a, W> {
     queue: &'a NetdevQueue<W>,
