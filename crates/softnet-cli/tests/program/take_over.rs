@@ -257,8 +257,8 @@ fn a_successor_that_ends_before_it_took_over_changes_nothing() {
     world.assert_forwards();
 }
 
-/// An offer ends when a device of it is closed; its queues are free as soon as whoever got it has
-/// let go of them, and no frame was lost.
+/// An offer ends when a device of it is closed; its queues are free as soon as the process that got it
+/// has let go of them, and no frame was lost.
 #[test]
 fn an_offer_ends_when_a_device_is_closed() {
     let Some(world) = World::new() else { return };

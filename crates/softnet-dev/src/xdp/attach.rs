@@ -1,7 +1,7 @@
 //! The XDP program of one device: loaded, attached, led to the sockets, exchanged, and taken off.
 //!
-//! Any thread may call it. The program stays attached as long as one socket of the device is open, and goes before
-//! the last one does, so that packets then reach the kernel and are not lost.
+//! Any thread may call it. The program stays attached as long as one socket of the device is open, and goes with the
+//! last one. What it claims for a queue without a socket it passes to the kernel, so that no packet is lost meanwhile.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -148,9 +148,7 @@ impl Attachment {
     pub(super) fn taken_over(&self) -> SysResult<()> {
         let ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner).take();
         let (Some(program), Some(link)) = (ready, &*self.link()) else { return Ok(()) };
-        // One whose interface is just gone needs none.
-        link.update(&program)
-            .or_else(|error| if error.errno() == Some(libc::ENOLINK) { Ok(()) } else { Err(error) })
+        exchange(link, &program)
     }
 
     /// A descriptor of the attachment, by which another process takes it over.
@@ -205,8 +203,7 @@ impl Attachment {
             },
             None => filter.load(self.maps())?,
         };
-        let replaced = link.update(&program);
-        replaced.or_else(|error| if error.errno() == Some(libc::ENOLINK) { Ok(()) } else { Err(error) })
+        exchange(link, &program)
     }
 
     pub(super) fn socket_opened(&self) {
@@ -215,8 +212,14 @@ impl Attachment {
 
     /// With the last socket the program comes off: when what is returned is dropped.
     #[must_use]
-    pub(super) fn socket_closed(&self) -> Option<impl Send + use<>> {
+    pub(super) fn socket_closed(&self) -> Option<XdpLink> {
         let last = self.open.fetch_sub(1, Ordering::Relaxed) == 1;
-        last.then(|| self.link().take())
+        last.then(|| self.link().take()).flatten()
     }
+}
+
+/// Puts `program` in the place of the one at `link`; if the interface is just gone it needs none.
+fn exchange(link: &XdpLink, program: &Program) -> SysResult<()> {
+    let replaced = link.update(program);
+    replaced.or_else(|error| if error.errno() == Some(libc::ENOLINK) { Ok(()) } else { Err(error) })
 }

@@ -53,11 +53,6 @@ impl<W: TxWake> FrozenQueue<'_, W> {
         self.guard.ring().queue.as_deref_mut()
     }
 
-    /// Segments before the ring that it had no room for.
-    pub fn segments(&mut self) -> usize {
-        self.guard.ring().segments.len()
-    }
-
     /// The queue goes on, with what was sent meanwhile, too.
     pub fn thaw(self, ctx: &mut SoftnetData, now: u64) {
         let _owner = AbortOnPanic::new();

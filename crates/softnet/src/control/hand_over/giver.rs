@@ -80,7 +80,7 @@ impl Giving {
         *lock(&self.hook) = Some(hook);
     }
 
-    /// What was offered is not so any more: whoever got the offer learns that there is nothing for
+    /// What was offered is not so any more: the process that got the offer learns that there is nothing for
     /// it. Does not wait.
     pub(crate) fn withdraw(&self) {
         if let Some(stream) = lock(&self.out).take() {
