@@ -9,7 +9,7 @@ use serde_json::json;
 use softnet_core::conntrack::Timeouts;
 use softnet_core::ip::hooks::Slot;
 use softnet_core::ip::{IpPrefix, Prefix, checksum};
-use softnet_core::nat::{Nat, NatRules, NatState, SourceNat};
+use softnet_core::nat::{Blocks, Nat, NatRules, NatState, SourceNat};
 use softnet_dev::hugepage::HugePages;
 
 use super::forward::{self, RX_MAC, Setup};
@@ -29,6 +29,7 @@ connections take turns, in another order than that in which they were made. What
   nat-1        one connection
   nat-10k      10,000 connections
   nat-1m       1,000,000 connections
+  blocks-10k   10,000 connections of hosts that have a block of ports each (RFC 7422)
 
 --device xdp and tap: TCP streams of the kernel's sockets through softnet, beside the kernel's router with nftables' \
 masquerading (in softirq, and by NAPI threads), and both without translation (-route). Both sides have the same offloads. \
@@ -44,6 +45,10 @@ and rps have the endpoints of all of them receive on the other CPU. --iperf3: th
 const POOL: u8 = 64;
 /// Connections of each host inside.
 const PER_HOST: u32 = 16;
+/// First address of the hosts.
+const HOSTS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 0);
+/// Length of the prefix of those that have blocks: 1,023 hosts of 16 connections are more than 10,000.
+const BLOCKS_LEN: u8 = 22;
 
 #[derive(Args, Debug)]
 pub(crate) struct NatBench {
@@ -73,9 +78,24 @@ enum Device {
     Tap,
 }
 
-/// A row: connections, and whether they are translated.
-const CASES: [(&str, usize, bool); 4] =
-    [("forward", 10_000, false), ("nat-1", 1, true), ("nat-10k", 10_000, true), ("nat-1m", 1_000_000, true)];
+/// What becomes of the sources.
+#[derive(Clone, Copy, PartialEq)]
+enum Source {
+    Kept,
+    /// Each connection has a port of the pool.
+    Hidden,
+    /// Each connection has a port of its host's block.
+    Blocks,
+}
+
+/// A row, and how many connections it has.
+const CASES: [(&str, usize, Source); 5] = [
+    ("forward", 10_000, Source::Kept),
+    ("nat-1", 1, Source::Hidden),
+    ("nat-10k", 10_000, Source::Hidden),
+    ("nat-1m", 1_000_000, Source::Hidden),
+    ("blocks-10k", 10_000, Source::Blocks),
+];
 
 /// Bytes of the link header, and of the IP header after it.
 const ETH: usize = 14;
@@ -83,7 +103,7 @@ const IP: usize = 20;
 
 /// Writes the source of session `n`, and right checksums.
 fn set_source(template: &mut Template, n: u32) {
-    let addr = Ipv4Addr::from_bits(u32::from(Ipv4Addr::new(10, 0, 0, 1)) + n / PER_HOST);
+    let addr = Ipv4Addr::from_bits(HOSTS.to_bits() + 1 + n / PER_HOST);
     let port = (1024 + 2003 * (n % PER_HOST) + n / PER_HOST % 2000) as u16;
     let bytes = &mut template.0;
     bytes[26..30].copy_from_slice(&addr.octets());
@@ -119,13 +139,19 @@ pub(super) fn sessions(n: usize, prefixes: &[IpPrefix]) -> [Arc<[Template]>; 2] 
     [first, all.into()]
 }
 
-/// Starts a stack, with NAT if `capacity` says for how many connections.
-fn start(setup: &Setup, capacity: Option<usize>, keep: bool) -> Result<forward::Bench, String> {
+/// Starts a stack, with NAT if sources are not kept and room for as many connections.
+fn start(setup: &Setup, source: Source, keep: bool) -> Result<forward::Bench, String> {
     let bench = setup.start(keep)?;
-    if let Some(capacity) = capacity {
-        let state = NatState::new(capacity as u32, [11, 12, 13, 14], &Timeouts::default(), &HugePages);
-        let addresses = (0..POOL).map(|n| Ipv4Addr::new(203, 0, 113, n)).collect();
-        let rules = NatRules { source: vec![SourceNat::new(1, addresses)], ..NatRules::default() };
+    if source != Source::Kept {
+        let n = setup.templates.len() as u32;
+        let state = NatState::new(n + n / 16 + 16, [11, 12, 13, 14], &Timeouts::default(), &HugePages);
+        let addresses: Vec<_> = (0..POOL).map(|n| Ipv4Addr::new(203, 0, 113, n)).collect();
+        let mut hides = SourceNat::new(1, addresses);
+        if source == Source::Blocks {
+            let hosts = Prefix::new(HOSTS, BLOCKS_LEN).map_err(text)?;
+            hides.deterministic = Blocks::new(hosts, hides.addresses.len());
+        }
+        let rules = NatRules { source: vec![hides], ..NatRules::default() };
         let nat = Arc::new(Nat::new(Arc::new(state), &rules).map_err(text)?);
         let shared = &bench.assembly.shared;
         shared.control().replace_tables(&**shared, |tables| {
@@ -138,8 +164,8 @@ fn start(setup: &Setup, capacity: Option<usize>, keep: bool) -> Result<forward::
 
 /// Forwards each packet three times, and checks all that comes out: sums, what may not change, and
 /// that each session keeps a source of its own.
-fn verify(setup: &Setup, capacity: Option<usize>) -> Result<(), String> {
-    let mut bench = start(setup, capacity, true)?;
+fn verify(setup: &Setup, source: Source) -> Result<(), String> {
+    let mut bench = start(setup, source, true)?;
     let n = setup.templates.len();
     bench.forward(3 * n as u64)?;
     let (found, _) = bench.end()?;
@@ -159,11 +185,11 @@ fn verify(setup: &Setup, capacity: Option<usize>) -> Result<(), String> {
         if same(bytes) != same(&sent.0) {
             return wrong("it is not what was sent", out);
         }
-        let source = (bytes[26..30].to_vec(), bytes[34..36].to_vec());
-        if capacity.is_some() != (source.0[..3] == [203, 0, 113]) {
+        let seen = (bytes[26..30].to_vec(), bytes[34..36].to_vec());
+        if (source == Source::Kept) == (seen.0[..3] == [203, 0, 113]) {
             return wrong("a source that it should not have", out);
         }
-        if *sources.entry(number(out)).or_insert(source.clone()) != source {
+        if *sources.entry(number(out)).or_insert(seen.clone()) != seen {
             return wrong("its source changed", out);
         }
     }
@@ -199,15 +225,12 @@ impl NatBench {
         let setups: Vec<_> = CASES
             .into_iter()
             .filter(|(case, ..)| wanted.contains(case))
-            .map(|(case, n, nat)| {
-                let setup = Setup::of_sessions(case, &prefixes, sessions(n, &prefixes));
-                (setup, nat.then_some(n + n / 16 + 16))
-            })
+            .map(|(case, n, source)| (Setup::of_sessions(case, &prefixes, sessions(n, &prefixes)), source))
             .collect();
         let packets = forward::packets(&self.common);
         let mut benches = Vec::new();
-        for (setup, capacity) in &setups {
-            let mut bench = start(setup, *capacity, false)?;
+        for (setup, source) in &setups {
+            let mut bench = start(setup, *source, false)?;
             // Opens all connections.
             bench.forward(setup.templates.len() as u64)?;
             benches.push(Some(bench));
@@ -215,25 +238,25 @@ impl NatBench {
         let cases = setups
             .iter()
             .zip(&mut benches)
-            .map(|((setup, capacity), bench)| Case {
+            .map(|((setup, source), bench)| Case {
                 row: Row::new(
                     setup.case,
                     forward::params([(
                         "connections",
-                        json!(if capacity.is_some() { setup.templates.len() } else { 0 }),
+                        json!(if *source == Source::Kept { 0 } else { setup.templates.len() }),
                     )]),
                 ),
                 measure: Box::new(move || bench.as_mut().ok_or("ended")?.sample(packets)),
             })
             .collect();
         let mut report = alternate("nat", Some(cpu), self.common.rounds(), cases)?;
-        for ((setup, capacity), bench) in setups.iter().zip(&mut benches) {
+        for ((setup, source), bench) in setups.iter().zip(&mut benches) {
             if let Some(bench) = bench.take() {
                 bench.end()?;
             }
-            verify(setup, *capacity)?;
+            verify(setup, *source)?;
         }
-        for (case, least) in [("nat-1", 11.0), ("nat-10k", 11.0), ("nat-1m", 8.0)] {
+        for (case, least) in [("nat-1", 11.0), ("nat-10k", 11.0), ("nat-1m", 8.0), ("blocks-10k", 11.0)] {
             if report.row(case).is_some() {
                 report.bound(case, "mpps", Bound::AtLeast(least)).on(&REFERENCE).meaning(
                     "One worker on one core forwards 64-byte packets and hides their sources at this rate.",
