@@ -127,7 +127,8 @@ impl<F: TestFamily> Router<F> {
         }
     }
 
-    /// An error from outside that quotes what went out last, a few bytes of it changed.
+    /// An error from outside that quotes what went out last, a few bytes of it changed; or an answer with
+    /// the identifier 0.
     fn complains(&mut self, script: &mut Script<'_>) {
         let [kind, code] = [(); 2].map(|()| script.byte().unwrap_or(0));
         let mut quote = self.sent.get(crate::ip::ETH_LEN..).unwrap_or_default().to_vec();
@@ -139,7 +140,9 @@ impl<F: TestFamily> Router<F> {
         let message = [&[kind, code, 0, 0, 0, 0, 0, 0], &quote[..]].concat();
         let sent = self.input(1, icmp(1, F::SERVER, F::CLIENT, 9, &message));
         if let Some((_, frame)) = sent.iter().find(|(dev, _)| *dev == 0) {
-            let about = ends(&quote);
+            // Connections of queries go by the identifier, whatever was asked.
+            let answered = (F::ICMP, 0, 0, 0);
+            let about = if is_answer(kind) { self.ends_of(answered) } else { ends(&quote) };
             let flow = Self::flows().find(|flow| self.ends_of(*flow) == about);
             match about {
                 // Of other headers than packets here have, the model does not know what they are.
@@ -163,6 +166,11 @@ impl<F: TestFamily> Router<F> {
     fn ends_of(&self, flow: Flow) -> Option<Ends> {
         ends(packet(&self.frame(0, flow, 0)))
     }
+}
+
+/// Whether ICMP's type `kind` answers a query, of either family.
+fn is_answer(kind: u8) -> bool {
+    matches!(kind, 0 | 14 | 16 | 18 | 129)
 }
 
 /// Protocol, addresses, and ports or identifier.
