@@ -15,7 +15,7 @@ mod errors;
 pub(super) mod hosts;
 mod packet;
 #[cfg(all(test, not(feature = "loom")))]
-mod tests;
+pub(super) mod tests;
 
 pub use address::POOL6_LENGTHS;
 pub(super) use address::Pool6;
@@ -166,12 +166,15 @@ impl Nat {
     #[inline(never)]
     pub(super) fn cross_to_v4(&self, now: u32, batch: &mut Batch, taken: &mut Taken) {
         let Some(nat64) = self.nat64(now) else { return };
+        // What comes behind a list of packets comes again with it, so that it stays behind.
+        let mut again = false;
         for (at, skb) in batch.as_mut_slice().iter_mut().enumerate() {
             if !taken.has(at) && header6(skb).is_some_and(|(_, dst)| nat64.pool.contains(dst)) {
                 let whole = skb.data().get(ETH_LEN..).and_then(|packet| upper(packet).ok());
                 if whole.is_some_and(|upper| upper.protocol == next::FRAGMENT) {
                     taken.gather(at);
-                } else if skb.head().gso_type == GsoType::FragList {
+                } else if again || skb.head().gso_type == GsoType::FragList {
+                    again = true;
                     taken.again(at);
                 } else {
                     taken.note(at, nat64.cross_to_v4(skb, self.state.draw() as u16));
@@ -199,11 +202,13 @@ impl Nat {
     /// And those that are to such an address by now become IPv6.
     pub(super) fn cross_to_v6(&self, now: u32, batch: &mut Batch, taken: &mut Taken) {
         let Some(nat64) = self.nat64(now) else { return };
+        let mut again = false;
         for (at, skb) in batch.as_mut_slice().iter_mut().enumerate() {
             if taken.has(at) || !header4(skb).is_some_and(|(_, dst)| is_stand_in(dst)) {
                 continue;
             }
-            if skb.head().gso_type == GsoType::FragList {
+            if again || skb.head().gso_type == GsoType::FragList {
+                again = true;
                 taken.again(at);
             } else {
                 // From another host of IPv6, by an address outside: `postrouting` of IPv4 does not see it.

@@ -23,8 +23,13 @@ const FAR: Ipv4Addr = Ipv4Addr::FAR;
 const OUTSIDE: Ipv4Addr = Ipv4Addr::OWN[1];
 const ACK: u8 = 16;
 
-/// The prefix.
-fn under(addr: Ipv4Addr) -> Ipv6Addr {
+/// Router of both families, whose hosts of IPv6 reach those of IPv4.
+pub(in crate::nat) fn router() -> World<Ipv6Addr> {
+    Router::new().world
+}
+
+/// `addr` under the prefix.
+pub(in crate::nat) fn under(addr: Ipv4Addr) -> Ipv6Addr {
     let [a, b] = [0, 16].map(|shift| (addr.to_bits() >> shift) as u16);
     Ipv6Addr::new(0x2001, 0xdb8, 0x64, 0, 0, 0, b, a)
 }
