@@ -1,10 +1,14 @@
 //! Region memory backed by a memfd, so that a fork does not copy it and AF_XDP can register it.
 //!
+//! A thread faults its pages in, while what uses them is set up: for large memories that takes longer than all the rest
+//! of a start. What is used earlier faults in then.
+//!
 //! On machines of several NUMA nodes its pages are on the nodes of the threads that use it: on the one, or by turns on
 //! each. Without that all of them would be on the node of the thread that happened to start the stack.
 
 use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::thread::JoinHandle;
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
@@ -19,6 +23,8 @@ pub struct MemfdMemory {
     fd: OwnedFd,
     base: *mut c_void,
     len: usize,
+    /// Faults its pages in, until this is dropped.
+    faults_in: Option<JoinHandle<()>>,
 }
 
 // SAFETY: the mapping is owned, and what it holds is only handed out through handles.
@@ -27,7 +33,7 @@ unsafe impl Send for MemfdMemory {}
 unsafe impl Sync for MemfdMemory {}
 
 impl MemfdMemory {
-    /// `len` zeroed bytes, rounded up to whole pages, faulted in.
+    /// `len` zeroed bytes, rounded up to whole pages.
     pub fn new(len: usize) -> std::io::Result<Self> {
         Self::on_nodes(len, &[])
     }
@@ -36,25 +42,20 @@ impl MemfdMemory {
     /// none they are on the calling thread's. A node without memory left, or a kernel without NUMA, is no error: pages
     /// are where the kernel puts them then.
     pub fn on_nodes(len: usize, nodes: &[u16]) -> std::io::Result<Self> {
-        Self::populated(len, nodes, 0)
+        let mut memory = Self::mapped(len, nodes)?;
+        memory.fault_in(0);
+        Ok(memory)
     }
 
-    /// The same, of which the bytes before `from`, whole pages, are not faulted in.
-    fn populated(len: usize, nodes: &[u16], from: usize) -> std::io::Result<Self> {
+    fn mapped(len: usize, nodes: &[u16]) -> std::io::Result<Self> {
         let len = len.next_multiple_of(4096);
         let fd = memfd_create("softnet-region", MemfdFlags::CLOEXEC)?;
         ftruncate(&fd, len as u64)?;
-        let (prot, mut flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // Where it is said, a policy comes first.
-        let at_once = nodes.is_empty() && from == 0;
-        flags.set(MapFlags::POPULATE, at_once);
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh mapping at an address the kernel chooses.
-        let base = unsafe { mmap(std::ptr::null_mut(), len, prot, flags, &fd, 0)? };
-        let memory = MemfdMemory { fd, base, len };
-        if !at_once {
-            memory.prefer(nodes);
-            memory.populate(from);
-        }
+        let base = unsafe { mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, &fd, 0)? };
+        let memory = MemfdMemory { fd, base, len, faults_in: None };
+        memory.prefer(nodes);
         Ok(memory)
     }
 
@@ -72,12 +73,13 @@ impl MemfdMemory {
             return Err(std::io::ErrorKind::InvalidInput.into());
         }
         // What the other's pages take the place of takes no memory.
-        let mut memory = Self::populated(len, nodes, shared)?;
+        let mut memory = Self::mapped(len, nodes)?;
         let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE;
         // SAFETY: replaces the first pages of the mapping that `memory` owns and nothing refers to
         // yet; the file has as many bytes.
         unsafe { mmap(memory.base, shared, ProtFlags::READ | ProtFlags::WRITE, flags, &fd, 0)? };
         memory.fd = fd;
+        memory.fault_in(shared);
         Ok(memory)
     }
 
@@ -97,22 +99,33 @@ impl MemfdMemory {
             unsafe { libc::syscall(libc::SYS_mbind, self.base, self.len, mode, mask.as_ptr(), NODES + 1, 0) };
     }
 
-    /// Faults in the pages from the byte `from` on, which is at most the length.
-    fn populate(&self, from: usize) {
-        let from = from.min(self.len);
-        // SAFETY: the range is the end of this mapping, of which no reference exists yet; the pages
-        // stay zeroed.
-        let done = unsafe { madvise(self.base.byte_add(from), self.len - from, Advice::LinuxPopulateWrite) };
-        if done.is_ok() {
-            return;
-        }
-        // A kernel before 5.14: each page is touched.
-        for page in (from..self.len).step_by(4096) {
-            // SAFETY: within the mapping, which nothing else refers to yet.
-            unsafe { self.base.cast::<u8>().add(page).write_volatile(0) };
+    /// Has the pages from the byte `from` on, which is at most the length, faulted in (Linux 5.14: before it
+    /// they are when they are used).
+    fn fault_in(&mut self, from: usize) {
+        let range = SendRange(self.base.wrapping_byte_add(from.min(self.len)), self.len - from.min(self.len));
+        let thread = std::thread::Builder::new().name("softnet-memory".into());
+        let populate = move || {
+            let SendRange(base, len) = { range };
+            // SAFETY: the mapping lives until this thread has been joined; the call changes no byte.
+            let _ = unsafe { madvise(base, len, Advice::LinuxPopulateWrite) };
+        };
+        // Without a thread they fault in when they are used.
+        self.faults_in = thread.spawn(populate).ok();
+    }
+
+    /// Waits until they are.
+    fn wait(&mut self) {
+        if let Some(thread) = self.faults_in.take() {
+            let _ = thread.join();
         }
     }
 }
+
+/// Part of a mapping.
+struct SendRange(*mut c_void, usize);
+
+// SAFETY: the address is only told to the kernel.
+unsafe impl Send for SendRange {}
 
 /// What another process maps to have the same frames.
 impl AsFd for MemfdMemory {
@@ -123,7 +136,8 @@ impl AsFd for MemfdMemory {
 
 impl Drop for MemfdMemory {
     fn drop(&mut self) {
-        // SAFETY: mapped in `new`; the region only drops it when every handle is home.
+        self.wait();
+        // SAFETY: mapped in `mapped`; the region only drops it when every handle is home.
         let _ = unsafe { munmap(self.base, self.len) };
     }
 }
@@ -171,7 +185,9 @@ mod tests {
     fn pages_that_others_take_the_place_of_take_no_memory() {
         let fd = MemfdMemory::new(6 * 4096).unwrap().as_fd().try_clone_to_owned().unwrap();
         for nodes in [&[][..], &[0]] {
-            let memory = MemfdMemory::populated(8 * 4096, nodes, 6 * 4096).unwrap();
+            let mut memory = MemfdMemory::mapped(8 * 4096, nodes).unwrap();
+            memory.fault_in(6 * 4096);
+            memory.wait();
             let blocks = rustix::fs::fstat(&memory).unwrap().st_blocks;
             assert_eq!(blocks, 2 * 4096 / 512, "{nodes:?}");
             let fd = fd.try_clone().unwrap();
@@ -184,7 +200,8 @@ mod tests {
     fn pages_are_there_and_on_the_nodes_asked_for() {
         const PAGES: usize = 64;
         for (nodes, policy) in [(&[][..], "default"), (&[0][..], "prefer"), (&[5000][..], "default")] {
-            let memory = MemfdMemory::on_nodes(PAGES * 4096 - 1, nodes).unwrap();
+            let mut memory = MemfdMemory::on_nodes(PAGES * 4096 - 1, nodes).unwrap();
+            memory.wait();
             assert_eq!(memory.len(), PAGES * 4096);
             // Kernels without NUMA have no such file, and ignore policies.
             let Some(map) = numa_map(&memory) else { continue };
