@@ -1,5 +1,5 @@
 //! Links, addresses, routes and neighbours of the kernel, by rtnetlink; what happens to them; the few knobs of a link
-//! that rtnetlink does not have; and the kernel's NAPI instances.
+//! that rtnetlink does not have; the kernel's NAPI instances; and routes that zebra tells in the same words.
 //!
 //! Control-path code, synchronous: a request returns when the kernel has answered. Any thread may call it; a socket
 //! belongs to the network namespace its thread was in when it was made, and may be used from anywhere afterwards.
@@ -7,6 +7,7 @@
 //! that a kernel newer than this code is no trouble.
 
 mod fib;
+mod fpm;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod knobs;
@@ -19,6 +20,7 @@ mod socket;
 mod tests;
 
 pub use fib::{FibEvent, FibMonitor, KernelHop, KernelNeighbour, KernelRoute, RouteKind, RoutePlace};
+pub use fpm::{FpmEvent, FpmMonitor, FpmState, Malformed};
 pub use knobs::{Offload, pin_napi_threads, set_offload, set_rps, set_threaded};
 pub use link::{Link, LinkCounters};
 pub use monitor::{LinkEvent, LinkMonitor};

@@ -18,7 +18,8 @@
 //!
 //! Apart from this are [`datagrams`], UDP sockets in batches, for servers and clients at the ends;
 //! [`PacketSocket`], which sends and captures whole frames; [`FrameBurst`], which sends many that
-//! differ; [`RouteLoader`], which changes the kernel's routes by the thousand; [`InlineNapi`], a
+//! differ; [`RouteLoader`], which changes the kernel's routes by the thousand; [`fpm`], what FRR's zebra
+//! tells of its own; [`InlineNapi`], a
 //! measuring client's own NAPI instance; and [`Block`], an allocator's memory to compare packet memory
 //! with.
 //!
@@ -31,6 +32,7 @@
 mod blocks;
 mod burst;
 pub mod datagrams;
+pub mod fpm;
 mod frame;
 mod generator;
 mod inline_napi;

@@ -123,6 +123,20 @@ pub(crate) fn stats(now: &Stats, before: Option<(&Stats, f64)>) -> String {
                 grouped(follow.unsupported)
             ),
         ));
+        if let Some(fpm) = &follow.fpm {
+            let messages = told(|f| f.fpm.map_or(0, |fpm| fpm.messages));
+            lines.push((
+                "fpm",
+                format!(
+                    "zebra is {}; {messages} messages, {} routes, {} of them of before; {} connections, {} were no FPM",
+                    if fpm.connected { "connected" } else { "not connected" },
+                    grouped(fpm.routes),
+                    grouped(fpm.stale),
+                    grouped(fpm.connections),
+                    grouped(fpm.malformed)
+                ),
+            ));
+        }
         if follow.list_due {
             lines.push(("", "all are to be listed again; until then some may be of before".into()));
         }

@@ -17,7 +17,7 @@ use libc::{
     NDA_DST, NDA_LLADDR, NUD_PERMANENT, RTA_DST, RTA_ENCAP_TYPE, RTA_GATEWAY, RTA_MULTIPATH, RTA_OIF,
     RTA_PRIORITY, RTA_TABLE, RTA_VIA, RTM_DELADDR, RTM_DELLINK, RTM_DELNEIGH, RTM_DELROUTE, RTM_F_CLONED,
     RTM_GETNEIGH, RTM_GETROUTE, RTM_NEWLINK, RTM_NEWNEIGH, RTM_NEWROUTE, RTN_BLACKHOLE, RTN_PROHIBIT,
-    RTN_THROW, RTN_UNICAST, RTN_UNREACHABLE,
+    RTN_THROW, RTN_UNICAST, RTN_UNREACHABLE, RTN_UNSPEC,
 };
 use netlink_packet_core::{
     NLM_F_APPEND, NLM_F_DUMP, NLM_F_REPLACE, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NlasIterator,
@@ -29,10 +29,11 @@ use super::socket::{DUMP_INTERRUPTED, RECV_LEN, messages, number};
 use crate::sys_error::{SysError, SysResult};
 
 // What libc lacks.
-const RTM_NEWNEXTHOP: u16 = 104;
-const RTM_DELNEXTHOP: u16 = 105;
+pub(super) const RTM_NEWNEXTHOP: u16 = 104;
+pub(super) const RTM_DELNEXTHOP: u16 = 105;
 const RTM_GETNEXTHOP: u16 = 106;
 const RTA_NH_ID: u16 = 30;
+pub(super) const RTPROT_KERNEL: u8 = 2;
 const RTPROT_RA: u8 = 9;
 const RTNH_F_DEAD: u8 = 1;
 const NHA_ID: u16 = 1;
@@ -40,6 +41,7 @@ const NHA_GROUP: u16 = 2;
 const NHA_BLACKHOLE: u16 = 4;
 const NHA_OIF: u16 = 5;
 const NHA_GATEWAY: u16 = 6;
+const NHA_ENCAP_TYPE: u16 = 7;
 
 const GROUPS: [u32; 7] = [
     libc::RTNLGRP_LINK,
@@ -147,18 +149,34 @@ pub struct FibMonitor {
     objects: HashMap<u32, Object>,
     buffer: Vec<u8>,
     overruns: u64,
+    /// Routes of this protocol alone (`rtm_protocol`).
+    only: Option<u8>,
 }
 
+/// A next-hop object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Object {
+pub(super) enum Object {
     Hop(KernelHop),
+    /// Others by their numbers, with their shares.
     Group(Vec<(u32, u16)>),
     Blackhole,
+    /// One with a tunnel's header.
+    Unsupported,
 }
 
 impl FibMonitor {
     /// Watches the calling thread's network namespace from now on.
     pub fn new() -> SysResult<Self> {
+        Self::watch(None)
+    }
+
+    /// The same, but of the routes those alone that the kernel made itself, such as for networks of
+    /// its addresses (`RTPROT_KERNEL`).
+    pub fn of_kernel() -> SysResult<Self> {
+        Self::watch(Some(RTPROT_KERNEL))
+    }
+
+    fn watch(only: Option<u8>) -> SysResult<Self> {
         let open = || -> io::Result<(Socket, Socket)> {
             let mut socket = Socket::new(NETLINK_ROUTE)?;
             socket.set_non_blocking(true)?;
@@ -171,11 +189,15 @@ impl FibMonitor {
             let mut requests = Socket::new(NETLINK_ROUTE)?;
             requests.bind_auto()?;
             requests.connect(&SocketAddr::new(0, 0))?;
+            if only.is_some() {
+                // The kernel leaves out the others. One before 4.20 lists all, and they are left out here.
+                let _ = requests.set_netlink_get_strict_chk(true);
+            }
             Ok((socket, requests))
         };
         let (socket, requests) = open().map_err(|error| SysError::new("watch routes", error))?;
         let (objects, buffer) = (HashMap::new(), vec![0; RECV_LEN]);
-        Ok(FibMonitor { socket, requests, sequence: 0, objects, buffer, overruns: 0 })
+        Ok(FibMonitor { socket, requests, sequence: 0, objects, buffer, overruns: 0, only })
     }
 
     /// What to wait for (readable) before calling [`next`](Self::next).
@@ -192,10 +214,13 @@ impl FibMonitor {
     pub fn next(&mut self, mut told: impl FnMut(FibEvent)) -> SysResult<bool> {
         match self.socket.recv(&mut &mut self.buffer[..], libc::MSG_TRUNC) {
             Ok(length) => {
-                let FibMonitor { buffer, objects, .. } = self;
+                let FibMonitor { buffer, objects, only, .. } = self;
                 let all = messages(buffer, length).map_err(|error| SysError::new("watch routes", error))?;
                 for message in all {
                     let (kind, flags, payload) = (message.message_type(), message.flags(), message.payload());
+                    if only.is_some() && [RTM_NEWNEXTHOP, RTM_DELNEXTHOP].contains(&kind) {
+                        continue;
+                    }
                     if kind == RTM_NEWNEXTHOP {
                         let Some((id, object)) = object(payload) else { continue };
                         // One that is new has no routes yet.
@@ -204,7 +229,8 @@ impl FibMonitor {
                         }
                         continue;
                     }
-                    event(kind, flags, payload, objects).into_iter().for_each(&mut told);
+                    let event = event(kind, flags, payload, objects);
+                    event.into_iter().filter(|event| is_of(event, *only)).for_each(&mut told);
                 }
                 Ok(true)
             }
@@ -232,10 +258,12 @@ impl FibMonitor {
             }
         })?;
         self.objects = objects;
+        let only = self.only;
         for family in [libc::AF_INET, libc::AF_INET6] {
             let read = |kind: u16, payload: &[u8], objects: &HashMap<u32, Object>| {
                 // In the order in which they are used.
-                event(kind, NLM_F_APPEND, payload, objects).into_iter().for_each(&mut each);
+                let event = event(kind, NLM_F_APPEND, payload, objects);
+                event.into_iter().filter(|event| is_of(event, only)).for_each(&mut each);
             };
             whole &= self.dump(RTM_GETROUTE, family as u8, 12, read)?;
         }
@@ -265,6 +293,9 @@ impl FibMonitor {
         bytes.extend([0; 4]);
         bytes.push(family);
         bytes.resize(16 + len, 0);
+        if let (RTM_GETROUTE, Some(protocol)) = (request, self.only) {
+            bytes[16 + 5] = protocol;
+        }
         self.requests.send(&bytes, 0).map_err(failed)?;
         let mut whole = true;
         loop {
@@ -321,6 +352,14 @@ fn event(kind: u16, flags: u16, payload: &[u8], objects: &HashMap<u32, Object>) 
     }
 }
 
+/// Whether it is not a route of another protocol than `only`.
+fn is_of(event: &FibEvent, only: Option<u8>) -> bool {
+    match (event, only) {
+        (FibEvent::Route(route, _) | FibEvent::RouteGone(route), Some(only)) => route.protocol == only,
+        _ => true,
+    }
+}
+
 /// Kind and value of each attribute; ends at the first malformed one.
 fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     NlasIterator::new(bytes).map_while(Result::ok).map(|attribute| {
@@ -342,6 +381,14 @@ fn short(bytes: &[u8], at: usize) -> Option<u16> {
 /// Reads an `RTM_NEWROUTE` or `RTM_DELROUTE`; `None` if no packet follows it: a cached one, one of
 /// a kind that is none of [`RouteKind`].
 fn route(payload: &[u8], objects: &HashMap<u32, Object>) -> Option<KernelRoute> {
+    route_and_object(payload, objects).map(|(route, _)| route)
+}
+
+/// The same, and the number of the next-hop object that it names.
+pub(super) fn route_and_object(
+    payload: &[u8],
+    objects: &HashMap<u32, Object>,
+) -> Option<(KernelRoute, Option<u32>)> {
     let (header, rest) = payload.split_at_checked(12)?;
     let none: IpAddr = match i32::from(header[0]) {
         libc::AF_INET => Ipv4Addr::UNSPECIFIED.into(),
@@ -355,6 +402,8 @@ fn route(payload: &[u8], objects: &HashMap<u32, Object>) -> Option<KernelRoute> 
         RTN_PROHIBIT => RouteKind::Prohibit,
         // It may be in the place of one that is followed.
         RTN_THROW => RouteKind::Unicast,
+        // What a daemon deletes, of whichever kind it is.
+        RTN_UNSPEC => RouteKind::Unicast,
         _ => return None,
     };
     if number(header, 8)? & RTM_F_CLONED != 0 {
@@ -389,7 +438,11 @@ fn route(payload: &[u8], objects: &HashMap<u32, Object>) -> Option<KernelRoute> 
             _ if !route.hops.is_empty() => {}
             (Some(ifindex), _) => route.hops.push(KernelHop { ifindex, gateway, weight: 1 }),
             // With `nexthop_compat_mode` off.
-            (None, Some(object)) => by_object(object, objects, &mut route),
+            (None, Some(object)) => {
+                let ways = by_object(object, objects);
+                (route.kind, route.hops) = (ways.kind, ways.hops);
+                route.unsupported |= ways.unsupported;
+            }
             (None, None) => {}
         }
     }
@@ -400,7 +453,7 @@ fn route(payload: &[u8], objects: &HashMap<u32, Object>) -> Option<KernelRoute> 
     let joined = header[5] != RTPROT_RA || route.hops.len() > 1;
     let routed = !route.hops.is_empty() && route.hops.iter().all(|hop| hop.gateway.is_some());
     route.siblings = none.is_ipv6() && object.is_none() && joined && routed;
-    Some(route)
+    Some((route, object))
 }
 
 /// The next hops of a list of `struct rtnexthop`.
@@ -423,30 +476,50 @@ fn multipath(mut list: &[u8], route: &mut KernelRoute) {
     }
 }
 
-fn by_object(id: u32, objects: &HashMap<u32, Object>, route: &mut KernelRoute) {
+/// Where a next-hop object leads.
+pub(super) struct ObjectWays {
+    pub(super) kind: RouteKind,
+    pub(super) hops: Vec<KernelHop>,
+    pub(super) unsupported: bool,
+}
+
+/// Finds out where an object leads.
+pub(super) fn by_object(id: u32, objects: &HashMap<u32, Object>) -> ObjectWays {
+    let mut ways = ObjectWays { kind: RouteKind::Unicast, hops: Vec::new(), unsupported: false };
     match objects.get(&id) {
-        Some(Object::Hop(hop)) => route.hops.push(*hop),
-        Some(Object::Blackhole) => route.kind = RouteKind::Blackhole,
+        Some(Object::Hop(hop)) => ways.hops.push(*hop),
+        Some(Object::Blackhole) => ways.kind = RouteKind::Blackhole,
         Some(Object::Group(members)) => {
-            let of = |(id, weight): &(u32, u16)| match objects.get(id) {
-                Some(Object::Hop(hop)) => Some(KernelHop { weight: *weight, ..*hop }),
-                _ => None,
-            };
-            route.hops.extend(members.iter().filter_map(of));
+            for (id, weight) in members {
+                match objects.get(id) {
+                    Some(Object::Hop(hop)) => ways.hops.push(KernelHop { weight: *weight, ..*hop }),
+                    Some(Object::Unsupported) => ways.unsupported = true,
+                    _ => {}
+                }
+            }
         }
-        None => route.unsupported = true,
+        Some(Object::Unsupported) | None => ways.unsupported = true,
     }
+    ways
+}
+
+/// The number of an `RTM_NEWNEXTHOP` or `RTM_DELNEXTHOP`.
+pub(super) fn object_id(payload: &[u8]) -> Option<u32> {
+    let id = attributes(payload.get(8..)?).find(|(kind, _)| *kind == NHA_ID);
+    id.and_then(|(_, value)| number(value, 0))
 }
 
 /// Reads an `RTM_NEWNEXTHOP`.
-fn object(payload: &[u8]) -> Option<(u32, Object)> {
-    let (mut id, mut ifindex, mut gateway, mut group, mut blackhole) = (None, None, None, None, false);
+pub(super) fn object(payload: &[u8]) -> Option<(u32, Object)> {
+    let (mut id, mut ifindex, mut gateway, mut group) = (None, None, None, None);
+    let (mut blackhole, mut encap) = (false, false);
     for (kind, value) in attributes(payload.get(8..)?) {
         match kind {
             NHA_ID => id = number(value, 0),
             NHA_OIF => ifindex = number(value, 0),
             NHA_GATEWAY => gateway = Some(address(value)?),
             NHA_BLACKHOLE => blackhole = true,
+            NHA_ENCAP_TYPE => encap = true,
             NHA_GROUP => {
                 let member = |entry: &[u8; 8]| Some((number(entry, 0)?, u16::from(entry[4]) + 1));
                 group = Some(value.as_chunks().0.iter().filter_map(member).collect());
@@ -457,6 +530,7 @@ fn object(payload: &[u8]) -> Option<(u32, Object)> {
     let object = match (group, blackhole) {
         (Some(group), _) => Object::Group(group),
         (None, true) => Object::Blackhole,
+        (None, false) if encap => Object::Unsupported,
         (None, false) => Object::Hop(KernelHop { ifindex: ifindex?, gateway, weight: 1 }),
     };
     Some((id?, object))

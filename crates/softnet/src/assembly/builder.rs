@@ -128,6 +128,9 @@ impl StackBuilder {
         let (devices, factories): (Vec<_>, Vec<_>) = own.into_iter().unzip();
         config.devices.extend(devices);
         config.check(&available_cpus())?;
+        if take_over && config.stack.follow.as_ref().is_some_and(|follow| follow.fpm.is_some()) {
+            return Err(TakeOverError::Fpm.into());
+        }
         let (path, group) = (config.stack.socket_path(), config.control.group.clone());
         let mut predecessor = take_over.then(|| Predecessor::connect(&path)).transpose()?;
         if let Some(predecessor) = &predecessor {

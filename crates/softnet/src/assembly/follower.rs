@@ -1,4 +1,4 @@
-//! Follows the kernel's routes: the thread `softnet-routes`, if `stack.follow` says so.
+//! Follows the kernel's routes, or zebra's: the thread `softnet-routes`, if `stack.follow` says so.
 //!
 //! It lists routes and fixed neighbours, takes note of what becomes of them, and publishes changes
 //! in batches: what has been told until now, or a full [`BATCH`]. A list that is read again is
@@ -6,8 +6,13 @@
 //! after is never missing. Routes by interfaces that softnet has not taken are counted and left
 //! out.
 //!
+//! Of zebra's routes (FPM) [`FpmMonitor`] keeps what was told; it stands for the list that there is
+//! of the kernel's. The kernel then has no more to say than which networks its addresses are in.
+//!
 //! Invariant: whatever was told before a list began is in the list or undone by it; what is told
 //! while it is read is carried out after it.
+
+mod told;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -17,12 +22,10 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use rustix::event::{PollFd, PollFlags, poll};
 use softnet_core::SoftnetData;
-use softnet_core::ip::adjacency::Kind;
-use softnet_core::ip::v6::addr::is_link_local;
-use softnet_core::ip::{IpPrefix, MacAddr, Prefix};
+use softnet_core::ip::MacAddr;
 use softnet_core::sync::{AtomicU64, Ordering};
 use softnet_dev::netlink::{
-    FibEvent, FibMonitor, KernelHop, KernelNeighbour, KernelRoute, Netlink, RouteKind, RoutePlace,
+    FibEvent, FibMonitor, FpmEvent, FpmMonitor, KernelNeighbour, Netlink, RoutePlace,
 };
 use softnet_dev::process::trim_heap;
 use softnet_dev::{SysError, SysResult};
@@ -30,8 +33,9 @@ use softnet_dev::{SysError, SysResult};
 use crate::config::{Config, FollowConfig};
 use crate::stack::StackInner;
 use crate::stack::follow::Follow;
-use crate::stack::rib::{Hop, Path, Place, Rib, Route, Source};
+use crate::stack::rib::Rib;
 use crate::util::{debug, fail, note, timespec, warn};
+use told::{Feed, change, insert, remove};
 
 /// Datagrams of notifications, each of one to a few routes, after which changes are published.
 const BATCH: usize = 4096;
@@ -46,6 +50,8 @@ const LIST_SHARE: u64 = 4;
 const ATTEMPTS: usize = 4;
 /// How long nothing is told of routes before memory that a load took is given back.
 const QUIET: u64 = 200_000_000;
+/// How often lines tell of connections that are no FPM.
+const MALFORMED_PAUSE: u64 = 10_000_000_000;
 /// How often it is looked whether there is memory for a FIB that could not be published.
 const RETRY: u64 = 1_000_000_000;
 
@@ -56,6 +62,9 @@ pub(crate) struct Follower {
     config: Arc<ArcSwap<Config>>,
     settings: FollowConfig,
     monitor: FibMonitor,
+    fpm: Option<FpmMonitor>,
+    /// When a line told of a connection that was no FPM.
+    malformed_at: Option<u64>,
     /// For names of interfaces, in the same namespace.
     requests: Netlink,
     ctx: SoftnetData,
@@ -91,7 +100,9 @@ impl Follower {
             follow: follow.clone(),
             config: config.clone(),
             settings: settings.clone(),
-            monitor: FibMonitor::new()?,
+            monitor: watch(settings)?,
+            fpm: settings.fpm.map(|fpm| FpmMonitor::listen(fpm.listen, fpm.hold)).transpose()?,
+            malformed_at: None,
             requests: Netlink::new()?,
             ctx: shared.context(),
             devices: HashMap::new(),
@@ -128,7 +139,7 @@ impl Follower {
         while self.shared.clock.now() < until && !self.follow.is_stopped() {
             std::thread::sleep(PATIENCE);
         }
-        if let Ok(monitor) = FibMonitor::new() {
+        if let Ok(monitor) = watch(&self.settings) {
             self.overruns += self.monitor.overruns();
             self.monitor = monitor;
         }
@@ -182,6 +193,7 @@ impl Follower {
         }
         let overruns = self.overruns + self.monitor.overruns();
         self.follow.stats.overruns.store(overruns, Ordering::Relaxed);
+        more |= self.read_fpm();
         if !events.is_empty() {
             let shared = self.shared.clone();
             let mut rib = shared.routes.read();
@@ -201,6 +213,51 @@ impl Follower {
             self.publish();
         }
         Ok(more)
+    }
+
+    /// The same of what zebra has told, if it does.
+    fn read_fpm(&mut self) -> bool {
+        let Some(fpm) = &mut self.fpm else { return false };
+        let (mut changes, mut others) = (Vec::new(), Vec::new());
+        let more = fpm.next(self.shared.clock.now(), |event| match event {
+            FpmEvent::Changed(before, now) => changes.push((before, now)),
+            other => others.push(other),
+        });
+        if let Some(counters) = &self.follow.fpm {
+            counters.set(&fpm.state());
+        }
+        others.into_iter().for_each(|event| self.tell(&event));
+        if !changes.is_empty() {
+            self.count(|stats| &stats.events, changes.len() as u64);
+            let shared = self.shared.clone();
+            let mut rib = shared.routes.read();
+            let follower = (&self.settings, &*self.follow);
+            for (before, now) in changes {
+                change(&mut rib, follower, &self.devices, before.as_ref(), now.as_ref());
+            }
+            drop(rib);
+            self.publish();
+        }
+        more
+    }
+
+    /// Tells what became of zebra's connection.
+    fn tell(&mut self, event: &FpmEvent) {
+        match event {
+            FpmEvent::Connected(peer) => note(format_args!("FPM: a connection from {peer}")),
+            FpmEvent::Ended => note(format_args!("FPM: the connection ended; its routes stay")),
+            FpmEvent::Malformed(why) => {
+                let now = self.shared.clock.now();
+                if self.malformed_at.is_none_or(|at| now > at + MALFORMED_PAUSE) {
+                    warn(format_args!("FPM: a connection was closed: {why}"));
+                    self.malformed_at = Some(now);
+                }
+            }
+            FpmEvent::Expired(routes) => {
+                note(format_args!("FPM: {routes} routes are gone that were not told again"));
+            }
+            _ => {}
+        }
     }
 
     /// Lists all there is, and compares.
@@ -225,10 +282,14 @@ impl Follower {
                     fixed.extend(devices.get(&ifindex).map(|dev| ((*dev, ip), mac)));
                 }
                 FibEvent::Route(route, place) => {
-                    insert(&mut shared.routes.read(), follower, devices, &route, place, true);
+                    insert(&mut shared.routes.read(), (follower, Feed::Kernel), devices, &route, place, true);
                 }
                 _ => {}
             })?;
+            for route in self.fpm.iter().flat_map(FpmMonitor::routes) {
+                let (rib, place) = (&mut shared.routes.read(), RoutePlace::Last);
+                insert(rib, (follower, Feed::Fpm), devices, &route, place, true);
+            }
             if whole {
                 let mut rib = shared.routes.read();
                 rib.v4.sweep();
@@ -275,7 +336,7 @@ impl Follower {
     }
 
     fn route(&mut self, rib: &mut Rib, event: FibEvent) {
-        let follower = (&self.settings, &*self.follow);
+        let follower = ((&self.settings, &*self.follow), Feed::Kernel);
         match event {
             FibEvent::Route(route, place) => insert(rib, follower, &self.devices, &route, place, false),
             FibEvent::RouteGone(route) => remove(rib, follower, &self.devices, &route),
@@ -370,12 +431,12 @@ impl Follower {
             return self.list_again();
         }
         let now = self.shared.clock.now();
-        let next = self.list_at.into_iter().chain(self.retry_at).chain(self.tidy_at).min();
+        let fpm_at = self.fpm.as_ref().and_then(FpmMonitor::due);
+        let next = [self.list_at, self.retry_at, self.tidy_at, fpm_at].into_iter().flatten().min();
         let timeout = next.map(|at| timespec(at.saturating_sub(now) + 100_000));
-        let mut fds = [
-            PollFd::from_borrowed_fd(waker.fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(self.monitor.fd(), PollFlags::IN),
-        ];
+        let own = [waker.fd(), self.monitor.fd()].into_iter();
+        let fds = own.chain(self.fpm.iter().flat_map(FpmMonitor::fds));
+        let mut fds: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let _ = poll(&mut fds, timeout.as_ref());
         let woken = !fds[0].revents().is_empty();
         if announced.awake() || woken {
@@ -412,108 +473,13 @@ fn fix_step(
     }
 }
 
-type Settings<'a> = (&'a FollowConfig, &'a Follow);
-
-/// The route as softnet has it; `None` if it is not followed. Without a path if it leads nowhere
-/// that softnet has.
-fn read(
-    (settings, _): Settings<'_>,
-    devices: &HashMap<u32, u16>,
-    route: &KernelRoute,
-) -> Option<(IpPrefix, Source, Option<Path>)> {
-    let table = settings.tables.iter().position(|table| *table == route.table)?;
-    let (addr, len) = route.to;
-    let of_link = match addr {
-        IpAddr::V4(addr) => addr.is_multicast(),
-        IpAddr::V6(addr) => is_link_local(addr) || addr.is_multicast(),
-    };
-    // Those of the link have no routes here.
-    let prefix: IpPrefix = Prefix::containing(addr, len).ok().filter(|_| !of_link || len == 0)?;
-    let hop = |hop: &KernelHop| {
-        let dev = *devices.get(&hop.ifindex)?;
-        Some((hop.gateway.map_or(Hop::connected(dev), |gateway| Hop::via(dev, gateway)), hop.weight))
-    };
-    let mut hops: Vec<(Hop, u16)> = route.hops.iter().filter_map(hop).collect();
-    if addr.is_ipv6() {
-        // The kernel tells them now in this order, now in that one.
-        hops.sort_by_key(|(hop, weight)| (hop.dev, hop.gateway, *weight));
+/// Watches what is followed of the kernel's.
+fn watch(settings: &FollowConfig) -> SysResult<FibMonitor> {
+    match settings.fpm {
+        // What zebra puts into its tables, zebra tells.
+        Some(_) => FibMonitor::of_kernel(),
+        None => FibMonitor::new(),
     }
-    let path = match route.kind {
-        _ if route.unsupported => None,
-        RouteKind::Blackhole => Some(Path::Hop(Hop::special(Kind::Blackhole))),
-        RouteKind::Unreachable => Some(Path::Hop(Hop::special(Kind::Unreachable))),
-        RouteKind::Prohibit => Some(Path::Hop(Hop::special(Kind::Prohibit))),
-        RouteKind::Unicast if hops.len() > 1 => Some(Path::Group(hops)),
-        RouteKind::Unicast => hops.pop().map(|(hop, _)| Path::Hop(hop)),
-    };
-    Some((prefix, Source::kernel(table), path))
-}
-
-/// What counts routes that are left out for this one's reason.
-fn left_out<'a>((_, follow): Settings<'a>, kernel: &KernelRoute) -> &'a AtomicU64 {
-    if kernel.unsupported { &follow.stats.unsupported } else { &follow.stats.other_interface }
-}
-
-fn insert(
-    rib: &mut Rib,
-    follower: Settings<'_>,
-    devices: &HashMap<u32, u16>,
-    kernel: &KernelRoute,
-    place: RoutePlace,
-    listed: bool,
-) {
-    let Some((prefix, source, path)) = read(follower, devices, kernel) else { return };
-    let Some(path) = path else {
-        left_out(follower, kernel).fetch_add(1, Ordering::Relaxed);
-        if place == RoutePlace::Replace {
-            rib.remove(prefix, |metric, of, _| (metric, of) == (kernel.metric, source));
-        }
-        return;
-    };
-    let KernelRoute { metric, protocol, siblings, .. } = *kernel;
-    let place = match place {
-        _ if listed => Place::Listed { siblings },
-        place if siblings => Place::Siblings { replace: place == RoutePlace::Replace },
-        RoutePlace::Replace => Place::Replace,
-        // IPv6 has no other place for one that comes.
-        RoutePlace::Last => Place::Last,
-        RoutePlace::First if prefix.addr().is_ipv6() => Place::Last,
-        RoutePlace::First => Place::First,
-    };
-    let route = Route { prefix, path, metric, source, protocol };
-    rib.insert(&route, place);
-    if let (Path::Group(members), true) = (&route.path, siblings) {
-        // A daemon's route may say that it is of an advertisement. Alone it was taken for such.
-        let alone =
-            |has: &Path| matches!(has, Path::Hop(hop) if members.iter().any(|(member, _)| member == hop));
-        while rib.remove(prefix, |of, from, has| (of, from) == (metric, source) && alone(has)) {}
-    }
-}
-
-fn remove(rib: &mut Rib, follower: Settings<'_>, devices: &HashMap<u32, u16>, kernel: &KernelRoute) {
-    let Some((prefix, source, path)) = read(follower, devices, kernel) else { return };
-    let Some(path) = path else {
-        let counter = left_out(follower, kernel);
-        let less = counter.load(Ordering::Relaxed).saturating_sub(1);
-        counter.store(less, Ordering::Relaxed);
-        return;
-    };
-    let alike = |metric: u32, of: Source| (metric, of) == (kernel.metric, source);
-    if rib.remove(prefix, |metric, of, has| alike(metric, of) && *has == path) {
-        return;
-    }
-    // Of IPv6 one next hop may go, and the others stay.
-    let Path::Hop(gone) = path else { return };
-    rib.replace_path(prefix, |metric, of, has| match has {
-        Path::Group(members) if alike(metric, of) && members.iter().any(|(hop, _)| *hop == gone) => {
-            let mut left: Vec<_> = members.iter().filter(|(hop, _)| *hop != gone).copied().collect();
-            match left.len() {
-                0 | 1 => left.pop().map(|(hop, _)| Path::Hop(hop)),
-                _ => Some(Path::Group(left)),
-            }
-        }
-        _ => None,
-    });
 }
 
 #[cfg(test)]

@@ -1,6 +1,9 @@
-//! What a stack follows of the kernel's tables: `stack.follow`.
+//! What a stack follows of the kernel's tables, or of zebra's: `stack.follow`.
 //!
 //! Plain types; how they are read is in `read`.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 /// The table that routes are in unless said otherwise.
 pub(super) const MAIN: u32 = 254;
@@ -18,12 +21,52 @@ pub struct FollowConfig {
     pub neighbours: bool,
     /// Whether the kernel's addresses of an interface are those of its device, too, if that is `shared`.
     pub addresses: bool,
+    /// Routes come from FRR's zebra by FPM. The kernel's are then only those that it made itself.
+    pub fpm: Option<FpmConfig>,
 }
 
 impl Default for FollowConfig {
     /// What `follow = "kernel"` means.
     fn default() -> Self {
-        FollowConfig { tables: vec![MAIN], neighbours: true, addresses: true }
+        FollowConfig { tables: vec![MAIN], neighbours: true, addresses: true, fpm: None }
+    }
+}
+
+impl FollowConfig {
+    /// What `follow = "fpm"` means.
+    pub fn fpm() -> Self {
+        FollowConfig { fpm: Some(FpmConfig::default()), ..FollowConfig::default() }
+    }
+}
+
+/// How zebra tells its routes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FpmConfig {
+    /// Where softnet listens for zebra, an address of loopback.
+    pub listen: SocketAddr,
+    /// How long after the first message of a connection those routes stay that it has not told, but
+    /// one before it had.
+    pub hold: Duration,
+}
+
+impl FpmConfig {
+    /// Listens on `listen`, an address of loopback.
+    pub fn new(listen: SocketAddr) -> Self {
+        FpmConfig { listen, ..FpmConfig::default() }
+    }
+
+    /// Sets how long routes stay that are not told anew.
+    #[must_use]
+    pub fn hold(self, hold: Duration) -> Self {
+        FpmConfig { hold, ..self }
+    }
+}
+
+impl Default for FpmConfig {
+    /// The port that zebra connects to unless it is told another.
+    fn default() -> Self {
+        FpmConfig { listen: (Ipv4Addr::LOCALHOST, 2620).into(), hold: Duration::from_secs(60) }
     }
 }
 

@@ -51,6 +51,8 @@ mod tests;
 #[cfg(test)]
 mod tests_filter;
 #[cfg(test)]
+mod tests_follow;
+#[cfg(test)]
 mod tests_ipv6;
 #[cfg(test)]
 mod tests_load;
@@ -77,7 +79,7 @@ pub use context::Context;
 pub use control::ControlConfig;
 pub use errors::{At, ConfigErrors, ParseError, Problem};
 pub use filter::{FilterConfig, RuleAddresses, RuleConfig, SetConfig};
-pub use follow::FollowConfig;
+pub use follow::{FollowConfig, FpmConfig};
 pub use interface_addr::InterfaceAddr;
 pub(crate) use interface_addr::is_link_local;
 pub use knobs::Knobs;
@@ -187,7 +189,7 @@ pub struct StackConfig {
     pub icmp: IcmpParams,
     /// What is done with IPv4 options that want something recorded.
     pub ip_options: OptionPolicy,
-    /// What is taken over from the kernel's tables, and kept as it is there; `None`: nothing.
+    /// What is taken over from the kernel's tables or from zebra's, and kept as it is there; `None`: nothing.
     pub follow: Option<FollowConfig>,
 }
 

@@ -133,7 +133,12 @@ fn a_full_file_means_what_it_says() {
                 icmp_msgs_burst: 100,
             },
             ip_options: OptionPolicy::Ignore,
-            follow: Some(FollowConfig { tables: vec![254, 100], neighbours: false, addresses: false }),
+            follow: Some(FollowConfig {
+                tables: vec![254, 100],
+                neighbours: false,
+                addresses: false,
+                fpm: None,
+            }),
         },
         devices: vec![
             DeviceConfig {

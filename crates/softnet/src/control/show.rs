@@ -19,7 +19,7 @@ use super::{Direction, MirredAction};
 use crate::config::Context;
 
 pub use nat::{ConntrackRow, NatAddressRow, NatStats};
-pub use route::{FollowStats, HopRow, RouteRow};
+pub use route::{FollowStats, FpmStats, HopRow, RouteRow};
 pub use rule::RuleRow;
 pub use skb::{SkbCacheRow, SkbContextRow, SkbPool, SkbStats};
 pub use steering::{FlowFilterRow, NtupleRow, RssRow, SteeredRow, SteeringRow};

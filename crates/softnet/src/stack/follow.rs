@@ -8,7 +8,9 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use softnet_core::sync::{AtomicBool, AtomicU64, Ordering};
+use softnet_dev::netlink::FpmState;
 
+use crate::config::FollowConfig;
 use crate::util::Waker;
 
 /// How often it is looked whether routes were listed.
@@ -24,6 +26,41 @@ pub(crate) struct Follow {
     complete: AtomicBool,
     /// What it counts.
     pub stats: FollowCounters,
+    /// What it is told by FPM, if it is.
+    pub fpm: Option<FpmCounters>,
+}
+
+/// What zebra tells, written by the thread that follows.
+#[derive(Default)]
+pub(crate) struct FpmCounters {
+    /// zebra is connected.
+    pub connected: AtomicBool,
+    /// Connections that there were.
+    pub connections: AtomicU64,
+    /// Messages.
+    pub messages: AtomicU64,
+    /// Connections that were no FPM.
+    pub malformed: AtomicU64,
+    /// Routes.
+    pub routes: AtomicU64,
+    /// Routes of earlier connections.
+    pub stale: AtomicU64,
+}
+
+impl FpmCounters {
+    /// Takes over what is so now.
+    pub(crate) fn set(&self, state: &FpmState) {
+        self.connected.store(state.connected, Ordering::Relaxed);
+        for (counter, now) in [
+            (&self.connections, state.connections),
+            (&self.messages, state.messages),
+            (&self.malformed, state.malformed),
+            (&self.routes, state.routes as u64),
+            (&self.stale, state.stale as u64),
+        ] {
+            counter.store(now, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Counters, written by the thread that follows.
@@ -50,10 +87,11 @@ pub(crate) struct FollowCounters {
 }
 
 impl Follow {
-    pub(crate) fn new() -> io::Result<Self> {
+    pub(crate) fn new(settings: &FollowConfig) -> io::Result<Self> {
         let waker = Waker::new()?;
         let [again, stop, complete] = [(); 3].map(|()| AtomicBool::new(false));
-        Ok(Follow { waker, again, stop, complete, stats: FollowCounters::default() })
+        let fpm = settings.fpm.map(|_| FpmCounters::default());
+        Ok(Follow { waker, again, stop, complete, stats: FollowCounters::default(), fpm })
     }
 
     /// Has all routes listed again: what an interface means to softnet is another thing than before.

@@ -126,7 +126,7 @@ impl StackInner {
             app_packets,
             sockets,
             routes: Routes::new(rib),
-            follow: stack.follow.as_ref().map(|_| Follow::new()).transpose()?.map(Arc::new),
+            follow: stack.follow.as_ref().map(Follow::new).transpose()?.map(Arc::new),
             conntrack: None,
             nat: None,
             taps: Arc::default(),

@@ -137,7 +137,7 @@ fn a_table_comes_by_bgp_and_goes() {
 const FRR: &str = "/usr/lib/frr";
 
 /// Whether FRR is there; says so if not.
-fn has_frr() -> bool {
+pub(crate) fn has_frr() -> bool {
     let there = Path::new(FRR).join("zebra").exists();
     if !there {
         eprintln!("skipped: FRR is not installed");
@@ -146,7 +146,7 @@ fn has_frr() -> bool {
 }
 
 /// FRR in one namespace: zebra, and a daemon for a protocol.
-struct Frr {
+pub(crate) struct Frr {
     /// That of the protocol ends first.
     protocol: Option<Daemon>,
     _zebra: Daemon,
@@ -157,18 +157,40 @@ struct Frr {
 impl Frr {
     /// Starts both in `ns`, with files of their own in `directory`, to which FRR's user gets.
     fn start(ns: &NetNs, directory: PathBuf, name: &'static str, conf: &str) -> Frr {
+        Self::start_with(ns, directory, (name, conf), &[], "")
+    }
+
+    /// The same with more options for zebra, and a configuration.
+    pub(crate) fn start_with(
+        ns: &NetNs,
+        directory: PathBuf,
+        (name, conf): (&'static str, &str),
+        options: &[&str],
+        zebra_conf: &str,
+    ) -> Frr {
         std::fs::create_dir(&directory).unwrap();
         std::fs::set_permissions(directory.parent().unwrap(), Permissions::from_mode(0o755)).unwrap();
         assert!(Command::new("chown").arg("frr").arg(&directory).status().unwrap().success());
-        std::fs::write(directory.join("zebra.conf"), "").unwrap();
+        std::fs::write(directory.join("zebra.conf"), zebra_conf).unwrap();
         std::fs::write(directory.join(format!("{name}.conf")), conf).unwrap();
-        let zebra = Self::daemon(ns, &directory, "zebra");
+        let zebra = Self::daemon(ns, &directory, "zebra", options);
         until("zebra", || directory.join("zserv.api").exists());
-        let protocol = Some(Self::daemon(ns, &directory, name));
+        let protocol = Some(Self::daemon(ns, &directory, name, &[]));
         Frr { protocol, _zebra: zebra, name, directory }
     }
 
-    fn daemon(ns: &NetNs, directory: &Path, name: &str) -> Daemon {
+    /// Has zebra take these lines of configuration.
+    pub(crate) fn configure(&self, lines: &[String]) {
+        let mut vtysh = Command::new("vtysh");
+        vtysh.arg("--vty_socket").arg(&self.directory).args(["-c", "configure terminal"]);
+        lines.iter().for_each(|line| {
+            vtysh.args(["-c", line]);
+        });
+        let output = vtysh.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    }
+
+    fn daemon(ns: &NetNs, directory: &Path, name: &str, options: &[&str]) -> Daemon {
         let mut command = Command::new(Path::new(FRR).join(name));
         command
             .arg("-f")
@@ -176,6 +198,7 @@ impl Frr {
             .arg("-z")
             .arg(directory.join("zserv.api"));
         command.arg("-i").arg(directory.join(format!("{name}.pid"))).arg("--vty_socket").arg(directory);
+        command.args(options);
         command.args(["--log", "stdout", "--log-level", "warnings"]).stdout(Stdio::null());
         Daemon(ns.run(|| command.spawn().unwrap()).unwrap())
     }
@@ -186,7 +209,7 @@ impl Frr {
     }
 
     fn again(&mut self, ns: &NetNs) {
-        self.protocol = Some(Self::daemon(ns, &self.directory, self.name));
+        self.protocol = Some(Self::daemon(ns, &self.directory, self.name, &[]));
     }
 }
 

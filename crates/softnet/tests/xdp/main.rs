@@ -8,6 +8,7 @@ mod dad;
 mod daemons;
 mod dns;
 mod follow;
+mod fpm;
 mod fragments;
 mod home;
 mod home_clients;

@@ -9,7 +9,7 @@ use softnet_core::sync::Ordering;
 
 use super::Introspect;
 use crate::config::format_mac;
-use crate::control::show::{FollowStats, HopRow, RouteRow};
+use crate::control::show::{FollowStats, FpmStats, HopRow, RouteRow};
 use crate::control::{LookupHop, RouteLookup};
 use crate::stack::StackInner;
 use crate::stack::rib::{Hop, Path, Rib, RibOf, Route, Source};
@@ -101,6 +101,7 @@ impl Introspect {
             Source::OWN => "own".into(),
             Source::MANUAL => "manual".into(),
             Source::STATIC => "static".into(),
+            zebra if zebra.is_fpm() => "fpm".into(),
             _ => "kernel".into(),
         }
     }
@@ -119,9 +120,10 @@ fn kind(kind: Kind) -> &'static str {
     }
 }
 
-/// What the thread that follows the kernel's routes counts, if there is one.
+/// What the thread that follows routes counts, if there is one.
 pub(super) fn follow(shared: &Arc<StackInner>) -> Option<FollowStats> {
-    let stats = &shared.follow.as_ref()?.stats;
+    let follow = shared.follow.as_ref()?;
+    let stats = &follow.stats;
     let [fib_copies, fib_refused] = shared.routes.read().fib_counters();
     let get = |counter: &softnet_core::sync::AtomicU64| counter.load(Ordering::Relaxed);
     Some(FollowStats {
@@ -136,5 +138,13 @@ pub(super) fn follow(shared: &Arc<StackInner>) -> Option<FollowStats> {
         unsupported: get(&stats.unsupported),
         fib_copies,
         fib_refused,
+        fpm: follow.fpm.as_ref().map(|fpm| FpmStats {
+            connected: fpm.connected.load(Ordering::Relaxed),
+            connections: get(&fpm.connections),
+            messages: get(&fpm.messages),
+            malformed: get(&fpm.malformed),
+            routes: get(&fpm.routes),
+            stale: get(&fpm.stale),
+        }),
     })
 }

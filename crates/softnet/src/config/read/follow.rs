@@ -1,27 +1,37 @@
 //! Reads `stack.follow`.
 
+use std::net::SocketAddr;
+use std::time::Duration;
+
 use super::{Read, Table, whole};
 use crate::config::errors::Section;
-use crate::config::follow::{FollowConfig, LOCAL, table};
+use crate::config::follow::{FollowConfig, FpmConfig, LOCAL, table};
 use crate::config::value::shown;
+use crate::util::{Limit, range};
+
+/// Seconds that routes stay which zebra has not told anew.
+const HOLD: Limit = range(1, 86_400);
 
 impl Read {
-    /// `"kernel"`, or a table that says what of it.
+    /// `"kernel"` or `"fpm"`, or a table that says what of it.
     pub(super) fn follow(&mut self, stack: Table<'_>) -> Option<FollowConfig> {
         let value = stack.get("follow")?;
         match value.get_ref().as_str() {
             Some("kernel") => return Some(FollowConfig::default()),
+            Some("fpm") => return Some(FollowConfig::fpm()),
             None if value.get_ref().as_table().is_some() => {}
             _ => {
-                let message =
-                    format!("expected \"kernel\", or {{ tables = [\"main\", 100] }}, found {}", shown(value));
+                let message = format!(
+                    "expected \"kernel\", \"fpm\", or {{ tables = [\"main\", 100] }}, found {}",
+                    shown(value)
+                );
                 self.wrong(stack, "follow", &message);
                 return None;
             }
         }
         let follow = self.table(Section::Follow, value)?;
-        self.known_keys(follow, &["tables", "neighbours", "addresses"]);
-        let mut config = FollowConfig::default();
+        self.known_keys(follow, &["tables", "neighbours", "addresses", "fpm", "hold"]);
+        let mut config = FollowConfig { fpm: self.fpm(follow), ..FollowConfig::default() };
         if let Some(neighbours) = self.boolean(follow, "neighbours") {
             config.neighbours = neighbours;
         }
@@ -50,6 +60,33 @@ impl Read {
         }
         if follow.get("tables").is_some() {
             config.tables = tables;
+        }
+        Some(config)
+    }
+
+    /// The keys of zebra's routes.
+    fn fpm(&mut self, follow: Table<'_>) -> Option<FpmConfig> {
+        let hold = self.integer::<u32>(follow, "hold", &HOLD);
+        if follow.get("fpm").is_none() {
+            if follow.get("hold").is_some() {
+                let message = "expected fpm = \"127.0.0.1:2620\" beside it: it is of routes that zebra tells";
+                self.wrong(follow, "hold", message);
+            }
+            return None;
+        }
+        let mut config = FpmConfig::default();
+        let expected = "an address of loopback and a port, such as \"127.0.0.1:2620\"";
+        let listen = self.value(follow, "fpm", expected, |value| {
+            // Whatever connects may set routes: there is no authentication.
+            let local = |listen: &SocketAddr| listen.ip().is_loopback() && listen.port() != 0;
+            value.as_str()?.parse().ok().filter(local)
+        });
+        config.listen = listen.unwrap_or(config.listen);
+        if let Some(hold) = hold {
+            match HOLD.wrong(hold.into()) {
+                Some(wrong) => self.wrong(follow, "hold", &wrong),
+                None => config.hold = Duration::from_secs(hold.into()),
+            }
         }
         Some(config)
     }

@@ -46,6 +46,11 @@ pub enum TakeOverError {
     /// It would forward by other routes than the running instance.
     #[error("the kernel's routes (stack.follow) {0}; the running instance goes on")]
     Routes(&'static str),
+    /// zebra tells its routes to one process.
+    #[error(
+        "stack.follow is \"fpm\": zebra is connected to the running instance, and its routes can't be taken over; the running instance goes on: stop it and start this one"
+    )]
+    Fpm,
     /// The connection to it failed.
     #[error("the running instance, while it was to be taken over: {0}")]
     Io(#[from] io::Error),

@@ -19,7 +19,8 @@ pub struct RouteRow {
     /// Of the routes to a prefix the one with the lowest is used.
     #[serde(default)]
     pub metric: u32,
-    /// Where it is from: `own` addresses, changes by hand (`manual`), the configuration (`static`), the `kernel`.
+    /// Where it is from: `own` addresses, changes by hand (`manual`), the configuration
+    /// (`static`), the `kernel`, zebra (`fpm`).
     #[serde(default)]
     pub source: String,
     /// The next hops of a `multipath` route.
@@ -72,4 +73,26 @@ pub struct FollowStats {
     pub fib_copies: u64,
     /// Changes for which the FIB had no room.
     pub fib_refused: u64,
+    /// What zebra tells, if routes come by FPM.
+    #[serde(default)]
+    pub fpm: Option<FpmStats>,
+}
+
+/// What zebra tells by FPM.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct FpmStats {
+    /// zebra is connected.
+    pub connected: bool,
+    /// Connections that there were.
+    pub connections: u64,
+    /// Messages of rtnetlink that were told.
+    pub messages: u64,
+    /// Connections that were ended since what they told was no FPM.
+    pub malformed: u64,
+    /// Routes that zebra has told, and has not taken back.
+    pub routes: u64,
+    /// Those of them that an earlier connection told, and this one has not yet: they go after the
+    /// hold time.
+    pub stale: u64,
 }

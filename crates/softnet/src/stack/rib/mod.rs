@@ -39,9 +39,22 @@ impl Source {
     /// The configuration.
     pub(crate) const STATIC: Source = Source(2);
 
+    /// What zebra tells of the tables that are followed comes behind what the kernel has of them.
+    const FPM: Source = Source(128);
+
     /// The kernel's tables that are followed, in their order.
     pub(crate) fn kernel(table: usize) -> Source {
-        Source(3 + table.min(200) as u8)
+        Source(3 + table.min(120) as u8)
+    }
+
+    /// The same tables as zebra has them.
+    pub(crate) fn fpm(table: usize) -> Source {
+        Source(Source::FPM.0 + table.min(120) as u8)
+    }
+
+    /// Whether zebra told it.
+    pub(crate) fn is_fpm(self) -> bool {
+        self >= Source::FPM
     }
 
     /// Whether softnet's user set it.
@@ -49,8 +62,8 @@ impl Source {
         self == Source::MANUAL || self == Source::STATIC
     }
 
-    /// Whether it is one of the kernel's.
-    pub(crate) fn is_kernel(self) -> bool {
+    /// Whether it is followed: one of the kernel's or of zebra's.
+    pub(crate) fn is_followed(self) -> bool {
         self >= Source::kernel(0)
     }
 }
@@ -261,10 +274,10 @@ impl<A: Family> RibOf<A> {
         self.dump = self.dump.wrapping_add(1);
     }
 
-    /// The dump is complete: takes away the kernel's routes that were not seen.
+    /// The dump is complete: takes away the routes that are followed and were not seen.
     pub(crate) fn sweep(&mut self) {
         let dump = self.dump;
-        let gone = |entry: &Entry| entry.source.is_kernel() && entry.seen != dump;
+        let gone = |entry: &Entry| entry.source.is_followed() && entry.seen != dump;
         let stale: Vec<Prefix<A>> = self
             .table
             .iter()
