@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
+use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
 use softnet_dev::sched::{Policy, set_policy};
 use softnet_dev::userns;
@@ -28,6 +29,12 @@ pub fn net_allowed() -> bool {
             false
         }
     }
+}
+
+/// Sees to it that the loopback interface of the calling thread's network namespace is up: in a new one (`unshare -n`) it is not.
+pub fn raise_loopback() {
+    // Where that is not permitted the namespace is another's, and as a rule it is up there.
+    let _ = Netlink::new().and_then(|mut netlink| netlink.set_up("lo"));
 }
 
 /// Runs `target` on every file of its corpus, `fuzz/corpus/<name>` of the repository.
