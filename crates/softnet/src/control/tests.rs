@@ -218,7 +218,8 @@ fn mode_of(path: &Path, mode: u32) {
 /// Another user than the one that runs the tests.
 const OTHER: u32 = 65534;
 
-/// Whether this user may become another, and give files away: root may, unless its user namespace has no other (`unshare -Ur`).
+/// Whether this user may become another, and give files away: root may, unless its user namespace
+/// has no other (`unshare -Ur`).
 fn has_others() -> bool {
     let file = tempfile::NamedTempFile::new().unwrap();
     let has = std::os::unix::fs::chown(file.path(), Some(OTHER), None).is_ok();
