@@ -23,8 +23,10 @@
 //! measuring client's own NAPI instance; and [`Block`], an allocator's memory to compare packet memory
 //! with.
 //!
-//! **Tests**: [`net_allowed`] skips, or with `SOFTNET_REQUIRE_NET=1` fails, a test that lacks privileges; [`replay`] runs
-//! a fuzz target on its corpus; [`lock_while_holder_is_hogged`] tries a lock's priority inheritance.
+//! **Tests**: [`net_allowed`] skips, or with `SOFTNET_REQUIRE_NET=1` fails, a test that lacks
+//! privileges; [`kernel_has`] skips one that lacks a newer kernel; [`raise_loopback`] is for those
+//! that need no more than that interface; [`replay`] runs a fuzz target on its corpus;
+//! [`lock_while_holder_is_hogged`] tries a lock's priority inheritance.
 //!
 //! Invariant: no function here takes or returns a type of `softnet-dev` that the unit tests of `softnet-dev` use with
 //! it. Those are compiled against a second copy of that crate.
@@ -55,5 +57,5 @@ pub use packet::PacketSocket;
 pub use route_loader::{LoadedRoute, RouteChange, RouteLoader};
 pub use sink::{Sink, SinkFilter};
 pub use testbed::{KernelNapi, Testbed, Wire, sysctl};
-pub use testing::{lock_while_holder_is_hogged, net_allowed, replay};
+pub use testing::{kernel_has, lock_while_holder_is_hogged, net_allowed, raise_loopback, replay};
 pub use vlan_end::{VlanEnd, VlanPort};

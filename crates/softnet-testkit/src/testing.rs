@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
+use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
 use softnet_dev::sched::{Policy, set_policy};
 use softnet_dev::userns;
@@ -28,6 +29,25 @@ pub fn net_allowed() -> bool {
             false
         }
     }
+}
+
+/// Whether the kernel is as new as `since`. If not, says that it lacks `what` and lets the test end
+/// early, also where the network is required, since no privilege helps there.
+pub fn kernel_has(what: &str, since: (u32, u32)) -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|number| number.parse().ok());
+    let is_new = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= since;
+    if !is_new {
+        println!("skipped: no {what} before Linux {}.{}", since.0, since.1);
+    }
+    is_new
+}
+
+/// Sees to it that the loopback interface of the calling thread's network namespace is up: in a new
+/// one (`unshare -n`) it is not.
+pub fn raise_loopback() {
+    // Where that is not permitted the namespace is another's, and as a rule it is up there.
+    let _ = Netlink::new().and_then(|mut netlink| netlink.set_up("lo"));
 }
 
 /// Runs `target` on every file of its corpus, `fuzz/corpus/<name>` of the repository.

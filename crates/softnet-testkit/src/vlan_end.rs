@@ -12,6 +12,8 @@ use std::collections::BTreeMap;
 use softnet_dev::bpf::{Alu, Assembler, Cond, Label, Reg, Size, TcxAction, TcxHook, TcxLink, helper};
 use softnet_dev::sys_error::SysResult;
 
+use crate::testing::kernel_has;
+
 /// Of `struct __sk_buff`.
 const VLAN_PRESENT: i16 = 20;
 const VLAN_TCI: i16 = 24;
@@ -39,6 +41,11 @@ pub struct VlanEnd {
 }
 
 impl VlanEnd {
+    /// Whether the kernel has what it is made of; if not, says so.
+    pub fn is_possible() -> bool {
+        kernel_has("TCX", (6, 6))
+    }
+
     /// On the interface `trunk` of the calling thread's namespace, where the ports are too.
     ///
     /// # Errors

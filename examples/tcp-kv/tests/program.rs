@@ -11,7 +11,7 @@ use softnet::control::show::{SocketRow, Table, TcpStats};
 use softnet::control::{Client, Request};
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
-use softnet_testkit::net_allowed;
+use softnet_testkit::{net_allowed, raise_loopback};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
@@ -181,6 +181,7 @@ fn shown(control: &Path, mut stream: TcpStream) {
 
 #[test]
 fn the_program_serves_on_the_kernel() {
+    raise_loopback();
     let dir = tempfile::tempdir().unwrap();
     let (program, line) =
         Program::start(dir.path(), &["--listen", "127.0.0.1:0", "--threads", "2", "--memory", "64"]);

@@ -4,7 +4,7 @@ use std::time::Instant;
 use proptest::prelude::*;
 
 use super::*;
-use crate::net_allowed;
+use crate::{net_allowed, raise_loopback};
 use softnet_dev::netlink::{self, Netlink, Offload};
 use softnet_dev::netns::NetNs;
 
@@ -12,6 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const ANY: &str = "127.0.0.1:0";
 
 fn bound(addresses: &[&str], stop: &Stop) -> KernelSockets {
+    raise_loopback();
     let addresses: Vec<SocketAddr> = addresses.iter().map(|a| a.parse().unwrap()).collect();
     KernelSockets::bound(&addresses, 8, stop).unwrap()
 }
@@ -203,6 +204,7 @@ fn what_cannot_be_sent_is_counted_and_the_rest_is_sent() {
 #[test]
 fn a_client_learns_that_the_port_is_closed() {
     let stop = Stop::new().unwrap();
+    raise_loopback();
     let closed = UdpSocket::bind(ANY).unwrap().local_addr().unwrap();
     let mut client = KernelSockets::connected(closed, 1, 8, &stop).unwrap();
     let mut outbox = Outbox::default();

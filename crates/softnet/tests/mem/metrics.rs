@@ -35,6 +35,7 @@ fn builder(listen: MetricsListen) -> softnet::StackBuilder {
 
 #[test]
 fn a_scrape_tells_what_passed_and_what_was_dropped() {
+    softnet_testkit::raise_loopback();
     let far: Arc<Mutex<Vec<Lane>>> = Arc::default();
     let mut builder = builder(MetricsListen::Tcp(([127, 0, 0, 1], 0).into()));
     for port in 0..2 {

@@ -72,7 +72,7 @@ impl Home {
 
     /// The same, changed.
     pub(super) fn with(change: impl FnOnce(&mut Config)) -> Option<Home> {
-        if !net_allowed() {
+        if !net_allowed() || !VlanEnd::is_possible() {
             return None;
         }
         let [router, inside, modem, outside] = std::array::from_fn(|_| NetNs::new().unwrap());

@@ -75,7 +75,7 @@ impl Drop for End<'_> {
 #[test]
 fn a_device_comes_back_with_all_that_was_on_it() {
     let Some(mut world) = World::dual(3) else { return };
-    let vlans = Vlans::new(&world);
+    let Some(vlans) = Vlans::new(&world) else { return };
     let config = vlan::over(world.config_dual()).with(|config| {
         for device in &mut config.devices[..2] {
             device.qdisc = Some("pfifo limit 200".parse().unwrap());

@@ -51,7 +51,11 @@ pub(crate) struct Vlans {
 }
 
 impl Vlans {
-    pub(crate) fn new(world: &World) -> Vlans {
+    /// `None` if the kernel has not what they are made of.
+    pub(crate) fn new(world: &World) -> Option<Vlans> {
+        if !VlanEnd::is_possible() {
+            return None;
+        }
         let trunk = &world.hosts[0];
         let hosts: Vec<_> = VLANS.iter().map(|_| NetNs::new().unwrap()).collect();
         let mut ports = Vec::new();
@@ -80,7 +84,7 @@ impl Vlans {
             hosts[i].run(up).unwrap();
         }
         let attach = || VlanEnd::attach(Netlink::new().unwrap().existing_link("eth0").unwrap().index, &ports);
-        Vlans { _end: trunk.run(attach).unwrap().unwrap(), hosts }
+        Some(Vlans { _end: trunk.run(attach).unwrap().unwrap(), hosts })
     }
 }
 
@@ -157,7 +161,7 @@ fn assert_connected(world: &World, vlans: &Vlans) {
 #[test]
 fn hosts_in_vlans_reach_each_other_and_the_rest() {
     let Some(mut world) = World::new(2) else { return };
-    let vlans = Vlans::new(&world);
+    let Some(vlans) = Vlans::new(&world) else { return };
     world.start_with(config(&world));
     assert_connected(&world, &vlans);
     let rows = world.view().devs();
@@ -177,7 +181,7 @@ fn hosts_in_vlans_reach_each_other_and_the_rest() {
 #[test]
 fn a_trunk_without_addresses_is_the_kernels_but_for_the_vlans() {
     let Some(mut world) = World::new(1) else { return };
-    let vlans = Vlans::new(&world);
+    let Some(vlans) = Vlans::new(&world) else { return };
     let mut config = config(&world);
     config.devices[0].addresses.clear();
     // Not this one, whose frames stay the kernel's.
@@ -212,7 +216,7 @@ fn a_trunk_without_addresses_is_the_kernels_but_for_the_vlans() {
 #[test]
 fn vlans_follow_their_link() {
     let Some(mut world) = World::new(1) else { return };
-    let vlans = Vlans::new(&world);
+    let Some(vlans) = Vlans::new(&world) else { return };
     world.start_with(config(&world));
     ping(&Icmp::new(&vlans.hosts[2]), own(2), 100);
     let rows = |world: &mut World| -> Vec<_> {

@@ -143,6 +143,7 @@ mod tests {
 
     /// What `receive` says of a stream whose content is `damage`d before its length follows.
     fn received(damage: impl FnOnce(&mut Vec<u8>)) -> (Result<(), String>, Flows) {
+        softnet_testkit::raise_loopback();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let receiver = listener.accept().unwrap().0;

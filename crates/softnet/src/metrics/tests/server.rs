@@ -18,6 +18,7 @@ fn bound(listen: &str) -> Result<Bound, String> {
 
 fn serve(text: &str) -> Server {
     let text = text.to_owned();
+    softnet_testkit::raise_loopback();
     bound("127.0.0.1:0").unwrap().serve(move || text.clone()).unwrap()
 }
 
