@@ -134,6 +134,9 @@ pub(crate) fn capture(args: &CaptureArgs) -> Result<(), Failure> {
     let packets = |n: u64| format!("{n} packet{}", if n == 1 { "" } else { "s" });
     match lost {
         Some(lost) => eprintln!("{} captured, {lost} lost by the capture", packets(captured)),
+        None if stopped => {
+            eprintln!("{} captured; stopped before all that was seen had come", packets(captured))
+        }
         None => eprintln!("{} captured; the instance ended", packets(captured)),
     }
     Ok(())
