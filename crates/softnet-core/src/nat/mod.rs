@@ -236,6 +236,9 @@ impl Nat {
         }
         let mut all = [None; BATCH];
         conntrack.find_batch(now, &packets[..batch.len()], &mut all);
+        if self.rules.pool6.is_some() {
+            self.take_lists_apart(batch, &mut all, &mut taken);
+        }
         let looked_up = packets.iter().zip(&all);
         for (at, (skb, ((tuple, flags), found))) in batch.as_mut_slice().iter_mut().zip(looked_up).enumerate()
         {
@@ -248,6 +251,7 @@ impl Nat {
                         taken.note(at, Self::translate(conntrack, (head, data), found, End::Destination));
                     }
                 }
+                None if taken.has(at) => {}
                 None if *tuple == Tuple::default() && is_fragment(skb) => taken.gather(at),
                 None => {
                     cx.redirect();

@@ -199,16 +199,29 @@ impl Nat {
         }
     }
 
+    /// Lists of packets to hosts of IPv6, and what comes behind them, come again one by one: before their
+    /// destinations are translated, or they would be refused then.
+    pub(super) fn take_lists_apart(&self, batch: &Batch, found: &mut [Option<Found>], taken: &mut Taken) {
+        let conntrack = self.state.conntrack();
+        let mut again = false;
+        for (at, (skb, found)) in batch.as_slice().iter().zip(found).enumerate() {
+            again |= skb.head().gso_type == GsoType::FragList;
+            let to = || conntrack.peer((*found)?).map(|peer| peer.src().0);
+            if again && to().is_some_and(is_stand_in) {
+                *found = None;
+                taken.again(at);
+            }
+        }
+    }
+
     /// And those that are to such an address by now become IPv6.
     pub(super) fn cross_to_v6(&self, now: u32, batch: &mut Batch, taken: &mut Taken) {
         let Some(nat64) = self.nat64(now) else { return };
-        let mut again = false;
         for (at, skb) in batch.as_mut_slice().iter_mut().enumerate() {
             if taken.has(at) || !header4(skb).is_some_and(|(_, dst)| is_stand_in(dst)) {
                 continue;
             }
-            if again || skb.head().gso_type == GsoType::FragList {
-                again = true;
+            if skb.head().gso_type == GsoType::FragList {
                 taken.again(at);
             } else {
                 // From another host of IPv6, by an address outside: `postrouting` of IPv4 does not see it.

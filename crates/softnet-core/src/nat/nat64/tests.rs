@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use crate::conntrack::{Conntrack, Timeouts};
 use crate::filter::{Action, Chain, Filter, FlowState, Rule, Rules};
 use crate::fold::FoldKey;
+use crate::gro::{GroMode, GroParams};
 use crate::ip::slow::world::v4::mend;
 use crate::ip::slow::world::{SECOND, SERVER_MAC, Sent, TestFamily, World, packet, set};
 use crate::ip::v4::header::{protocol, validate, validate_part};
@@ -572,4 +573,26 @@ fn rules_know_the_answers() {
         let told = router.world.one(0, old);
         assert_eq!((told.len(), told[0].0, count(&router, 3)), (1, 0, 1));
     }
+}
+
+/// What GRO put into a list on its way back, and what came behind it.
+#[test]
+fn lists_go_back_in_order() {
+    let frames = |port| {
+        let of = |len: usize| frame4(protocol::UDP, (SERVER, 53), (OUTSIDE, port), &vec![len as u8; len]);
+        [100, 100, 100, 40, 100, 100, 100, 100, 9].map(of)
+    };
+    let mut sent = [GroMode::List, GroMode::Off].map(|mode| {
+        let mut router = Router::new();
+        let port = router.out(udp(CLIENT, 5000, SERVER, 53)).src.1;
+        let params = GroParams { mode, ..GroParams::default() };
+        let sent = router.world.input_merged(1, &frames(port), &params);
+        assert_eq!(router.world.drops(DropReason::IpInvalidDest), 0);
+        (sent, router.world.ctx.stats().merged.get())
+    });
+    assert!(sent[0].1 > 0 && sent[1].1 == 0, "merged: {:?}", sent.each_ref().map(|sent| sent.1));
+    let [list, plain] = sent.each_mut().map(|sent| std::mem::take(&mut sent.0));
+    let lengths = |sent: &Sent| sent.iter().map(|(_, frame)| frame.len() - 62).collect::<Vec<_>>();
+    assert_eq!(lengths(&list), [100, 100, 100, 40, 100, 100, 100, 100, 9]);
+    assert_eq!(list, plain);
 }
