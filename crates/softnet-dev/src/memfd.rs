@@ -1,13 +1,15 @@
 //! Region memory backed by a memfd, so that a fork does not copy it and AF_XDP can register it.
 //!
-//! A thread faults its pages in, while what uses them is set up: for large memories that takes longer than all the rest
-//! of a start. What is used earlier faults in then.
+//! A thread faults its pages in, while what uses them is set up: for large memories that takes
+//! longer than all the rest of a start. What is used earlier faults in then.
 //!
 //! On machines of several NUMA nodes its pages are on the nodes of the threads that use it: on the one, or by turns on
 //! each. Without that all of them would be on the node of the thread that happened to start the stack.
 
 use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -16,6 +18,8 @@ use softnet_core::skb::RegionMemory;
 
 /// NUMA nodes that a policy can name, as many as Linux has at most.
 const NODES: usize = 1024;
+/// Bytes that are faulted in by one call.
+const PIECE: usize = 4 << 20;
 
 /// A shared mapping of a memfd.
 #[derive(Debug)]
@@ -23,8 +27,9 @@ pub struct MemfdMemory {
     fd: OwnedFd,
     base: *mut c_void,
     len: usize,
-    /// Faults its pages in, until this is dropped.
+    /// Faults its pages in, until it is told to stop.
     faults_in: Option<JoinHandle<()>>,
+    stop: Arc<AtomicBool>,
 }
 
 // SAFETY: the mapping is owned, and what it holds is only handed out through handles.
@@ -54,7 +59,7 @@ impl MemfdMemory {
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh mapping at an address the kernel chooses.
         let base = unsafe { mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, &fd, 0)? };
-        let memory = MemfdMemory { fd, base, len, faults_in: None };
+        let memory = MemfdMemory { fd, base, len, faults_in: None, stop: Arc::default() };
         memory.prefer(nodes);
         Ok(memory)
     }
@@ -99,15 +104,20 @@ impl MemfdMemory {
             unsafe { libc::syscall(libc::SYS_mbind, self.base, self.len, mode, mask.as_ptr(), NODES + 1, 0) };
     }
 
-    /// Has the pages from the byte `from` on, which is at most the length, faulted in (Linux 5.14: before it
-    /// they are when they are used).
+    /// Has the pages from the byte `from` on, which is at most the length, faulted in (Linux 5.14:
+    /// before it they are when they are used).
     fn fault_in(&mut self, from: usize) {
         let range = SendRange(self.base.wrapping_byte_add(from.min(self.len)), self.len - from.min(self.len));
         let thread = std::thread::Builder::new().name("softnet-memory".into());
+        let stop = self.stop.clone();
         let populate = move || {
             let SendRange(base, len) = { range };
-            // SAFETY: the mapping lives until this thread has been joined; the call changes no byte.
-            let _ = unsafe { madvise(base, len, Advice::LinuxPopulateWrite) };
+            // Piece by piece, since other threads map nothing meanwhile.
+            for at in (0..len).step_by(PIECE).take_while(|_| !stop.load(Ordering::Relaxed)) {
+                let (at, len) = (base.wrapping_byte_add(at), PIECE.min(len - at));
+                // SAFETY: the mapping lives until this thread has been joined; the call changes no byte.
+                let _ = unsafe { madvise(at, len, Advice::LinuxPopulateWrite) };
+            }
         };
         // Without a thread they fault in when they are used.
         self.faults_in = thread.spawn(populate).ok();
@@ -136,6 +146,7 @@ impl AsFd for MemfdMemory {
 
 impl Drop for MemfdMemory {
     fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
         self.wait();
         // SAFETY: mapped in `mapped`; the region only drops it when every handle is home.
         let _ = unsafe { munmap(self.base, self.len) };
