@@ -2,8 +2,8 @@
 //! TCP, tells everything that it has, and from then on what changes. Its messages are the kernel's.
 //!
 //! Used by one thread. A connection that comes while another is open takes its place. When it ends,
-//! what it told stays; the next one tells all anew, and what it has not told for a while after its
-//! first message goes. What makes no sense ends the connection.
+//! what it told stays; the next one tells all anew, and what it has not told goes when it has told none of
+//! those routes anew for a while. What makes no sense ends the connection.
 
 mod frames;
 mod routes;
@@ -65,7 +65,8 @@ pub struct FpmMonitor {
     listener: TcpListener,
     connection: Option<Connection>,
     routes: Routes,
-    /// ns from the first message of a connection until what it has not told goes.
+    /// ns from the first message of a connection, and from the last that told a route anew, until those
+    /// that it has not told go.
     hold: u64,
     buffer: Vec<u8>,
     state: FpmState,
@@ -154,7 +155,8 @@ impl FpmMonitor {
                 break;
             }
         }
-        if self.due().is_some_and(|due| due <= now) {
+        // What is still to be read may tell them anew.
+        if !more && self.due().is_some_and(|due| due <= now) {
             told(FpmEvent::Expired(self.routes.expire()));
         }
         self.routes.take_changes(|before, after| told(FpmEvent::Changed(before, after)));
@@ -178,7 +180,12 @@ impl FpmMonitor {
                 *until = Some(now.saturating_add(*hold));
                 routes.begin_session();
             }
+            let (_, stale) = routes.len();
             state.messages += take(routes, content)?;
+            if routes.len().1 < stale {
+                // Routes of before are still being told anew.
+                *until = Some(now.saturating_add(*hold));
+            }
             Ok(())
         });
         match took {

@@ -54,6 +54,8 @@ pub(super) const TXQ_RESELECTION_MS: Limit = range(0, i32::MAX as u64);
 pub(super) const GC_THRESH: [Limit; 3] = [range(0, 1 << 20), range(0, 1 << 20), range(1, 1 << 20)];
 /// Their keys.
 pub(super) const GC_THRESH_KEYS: [&str; 3] = ["gc_thresh1", "gc_thresh2", "gc_thresh3"];
+/// Of routes by FPM, in seconds.
+pub(super) const HOLD: Limit = range(1, 86_400);
 pub(super) const NAT_CONNECTIONS: Limit = range(1, 1 << 22);
 /// In seconds.
 pub(super) const NAT_TIMEOUT: Limit = range(1, 1 << 20);
@@ -105,6 +107,13 @@ fn stack(stack: &StackConfig, cpus: &[u32], found: &mut Vec<Found>) {
             let message = format!("expected an absolute path of at most 107 bytes, found {path:?}");
             found.push(Found::new(at.key("control"), message));
         }
+    }
+    if let Some(fpm) = stack.follow.as_ref().and_then(|follow| follow.fpm) {
+        if !fpm.is_local() {
+            let message = format!("expected FPM at an address of loopback and a port, found {}", fpm.listen);
+            found.push(Found::new(at.key("follow"), message));
+        }
+        HOLD.check(at.key("follow"), fpm.hold.as_secs(), found);
     }
     if stack.workers.is_empty() {
         found.push(Found::new(at.key("workers"), "expected at least one CPU, found none"));

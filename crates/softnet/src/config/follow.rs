@@ -45,8 +45,8 @@ impl FollowConfig {
 pub struct FpmConfig {
     /// Where softnet listens for zebra, an address of loopback.
     pub listen: SocketAddr,
-    /// How long after the first message of a connection those routes stay that it has not told, but
-    /// one before it had.
+    /// How long those routes stay that a connection has not told, but one before it had, after it
+    /// last told one of these anew.
     pub hold: Duration,
 }
 
@@ -54,6 +54,12 @@ impl FpmConfig {
     /// Listens on `listen`, an address of loopback.
     pub fn new(listen: SocketAddr) -> Self {
         FpmConfig { listen, ..FpmConfig::default() }
+    }
+
+    /// Whether none but this machine can connect: whatever connects may set routes, since there is no
+    /// authentication.
+    pub(super) fn is_local(&self) -> bool {
+        self.listen.ip().is_loopback() && self.listen.port() != 0
     }
 
     /// Sets how long routes stay that are not told anew.

@@ -53,3 +53,18 @@ fn one_error_each() {
         ),
     ]);
 }
+
+/// Of a configuration that a program makes, too.
+#[test]
+fn none_but_this_machine_connects() {
+    for (fpm, wrong) in [
+        (FpmConfig::new("0.0.0.0:2620".parse().unwrap()), "FPM at an address of loopback"),
+        (FpmConfig::new("127.0.0.1:0".parse().unwrap()), "FPM at an address of loopback"),
+        (FpmConfig::default().hold(Duration::ZERO), "a number from 1 to 86400, found 0"),
+    ] {
+        let mut config = Config::parse(DEVICE, "f.toml", &[0]).unwrap();
+        config.stack.follow = Some(FollowConfig { fpm: Some(fpm), ..FollowConfig::default() });
+        let error = config.check(&[0]).unwrap_err().to_string();
+        assert!(error.contains(wrong), "{error}");
+    }
+}

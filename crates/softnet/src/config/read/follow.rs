@@ -1,16 +1,12 @@
 //! Reads `stack.follow`.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::{Read, Table, whole};
+use crate::config::check::HOLD;
 use crate::config::errors::Section;
 use crate::config::follow::{FollowConfig, FpmConfig, LOCAL, table};
 use crate::config::value::shown;
-use crate::util::{Limit, range};
-
-/// Seconds that routes stay which zebra has not told anew.
-const HOLD: Limit = range(1, 86_400);
 
 impl Read {
     /// `"kernel"` or `"fpm"`, or a table that says what of it.
@@ -77,9 +73,8 @@ impl Read {
         let mut config = FpmConfig::default();
         let expected = "an address of loopback and a port, such as \"127.0.0.1:2620\"";
         let listen = self.value(follow, "fpm", expected, |value| {
-            // Whatever connects may set routes: there is no authentication.
-            let local = |listen: &SocketAddr| listen.ip().is_loopback() && listen.port() != 0;
-            value.as_str()?.parse().ok().filter(local)
+            let listen = value.as_str()?.parse().ok()?;
+            FpmConfig::new(listen).is_local().then_some(listen)
         });
         config.listen = listen.unwrap_or(config.listen);
         if let Some(hold) = hold {
