@@ -127,8 +127,8 @@ impl<F: TestFamily> Router<F> {
         }
     }
 
-    /// An error from outside that quotes what went out last, a few bytes of it changed; or an answer with
-    /// the identifier 0.
+    /// An error from outside that quotes what went out last, a few bytes of it changed; or an answer
+    /// with the identifier 0.
     fn complains(&mut self, script: &mut Script<'_>) {
         let [kind, code] = [(); 2].map(|()| script.byte().unwrap_or(0));
         let mut quote = self.sent.get(crate::ip::ETH_LEN..).unwrap_or_default().to_vec();

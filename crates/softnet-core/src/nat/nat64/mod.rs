@@ -166,15 +166,13 @@ impl Nat {
     #[inline(never)]
     pub(super) fn cross_to_v4(&self, now: u32, batch: &mut Batch, taken: &mut Taken) {
         let Some(nat64) = self.nat64(now) else { return };
-        // What comes behind a list of packets comes again with it, so that it stays behind.
-        let mut again = false;
         for (at, skb) in batch.as_mut_slice().iter_mut().enumerate() {
             if !taken.has(at) && header6(skb).is_some_and(|(_, dst)| nat64.pool.contains(dst)) {
                 let whole = skb.data().get(ETH_LEN..).and_then(|packet| upper(packet).ok());
                 if whole.is_some_and(|upper| upper.protocol == next::FRAGMENT) {
                     taken.gather(at);
-                } else if again || skb.head().gso_type == GsoType::FragList {
-                    again = true;
+                } else if taken.again != 0 || skb.head().gso_type == GsoType::FragList {
+                    // What comes behind a list comes again with it, so that it stays behind.
                     taken.again(at);
                 } else {
                     taken.note(at, nat64.cross_to_v4(skb, self.state.draw() as u16));
@@ -199,41 +197,42 @@ impl Nat {
         }
     }
 
-    /// Lists of packets to hosts of IPv6, and what comes behind them, come again one by one: before their
-    /// destinations are translated, or they would be refused then.
+    /// Lists of packets that are, or may be, to hosts of IPv6, and what comes behind them to such
+    /// hosts, come again one by one: before their destinations are translated, or they would be
+    /// refused then.
     pub(super) fn take_lists_apart(&self, batch: &Batch, found: &mut [Option<Found>], taken: &mut Taken) {
         let conntrack = self.state.conntrack();
-        let mut again = false;
         for (at, (skb, found)) in batch.as_slice().iter().zip(found).enumerate() {
-            again |= skb.head().gso_type == GsoType::FragList;
-            let to = || conntrack.peer((*found)?).map(|peer| peer.src().0);
-            if again && to().is_some_and(is_stand_in) {
+            let list = skb.head().gso_type == GsoType::FragList;
+            if taken.has(at) || !list && taken.again == 0 {
+                continue;
+            }
+            // Of which connection it is may be known when it comes again.
+            let to = found.and_then(|found| conntrack.peer(found)).map(|peer| peer.src().0);
+            if to.map_or(list, is_stand_in) {
                 *found = None;
                 taken.again(at);
             }
         }
     }
 
-    /// And those that are to such an address by now become IPv6.
+    /// And those that are to such an address by now become IPv6. None is a list.
     pub(super) fn cross_to_v6(&self, now: u32, batch: &mut Batch, taken: &mut Taken) {
         let Some(nat64) = self.nat64(now) else { return };
         for (at, skb) in batch.as_mut_slice().iter_mut().enumerate() {
             if taken.has(at) || !header4(skb).is_some_and(|(_, dst)| is_stand_in(dst)) {
                 continue;
             }
-            if skb.head().gso_type == GsoType::FragList {
-                taken.again(at);
-            } else {
-                // From another host of IPv6, by an address outside: `postrouting` of IPv4 does not see it.
-                let source = match self.state.conntrack().of_word(skb.head().conntrack) {
-                    Some(found) if translates(found, End::Source) => self.translate_source(skb, found),
-                    _ => Ok(()),
-                };
-                match source.and_then(|()| nat64.cross_to_v6(skb)) {
-                    Ok(Crossed::Done) => {}
-                    Ok(Crossed::Cut) => taken.cut(at),
-                    Err(reason) => taken.note(at, Err(reason)),
-                }
+            debug_assert!(skb.head().gso_type != GsoType::FragList);
+            // From another host of IPv6, by an address outside: `postrouting` of IPv4 does not see it.
+            let source = match self.state.conntrack().of_word(skb.head().conntrack) {
+                Some(found) if translates(found, End::Source) => self.translate_source(skb, found),
+                _ => Ok(()),
+            };
+            match source.and_then(|()| nat64.cross_to_v6(skb)) {
+                Ok(Crossed::Done) => {}
+                Ok(Crossed::Cut) => taken.cut(at),
+                Err(reason) => taken.note(at, Err(reason)),
             }
         }
     }

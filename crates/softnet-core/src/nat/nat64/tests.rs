@@ -35,6 +35,14 @@ pub(in crate::nat) fn under(addr: Ipv4Addr) -> Ipv6Addr {
     Ipv6Addr::new(0x2001, 0xdb8, 0x64, 0, 0, 0, b, a)
 }
 
+fn nat_rules() -> NatRules {
+    NatRules {
+        source: vec![SourceNat::new(1, vec![OUTSIDE])],
+        pool6: Some("2001:db8:64::/96".parse().unwrap()),
+        ..NatRules::default()
+    }
+}
+
 struct Router {
     world: World<Ipv6Addr>,
     state: Arc<NatState>,
@@ -59,11 +67,7 @@ impl Router {
         let state = Arc::new(NatState::on(conntrack, [1, 2, 3, 4], &crate::memory::Heap));
         world.tracked = true;
         let mut router = Router { world, state };
-        router.configure(&NatRules {
-            source: vec![SourceNat::new(1, vec![OUTSIDE])],
-            pool6: Some("2001:db8:64::/96".parse().unwrap()),
-            ..NatRules::default()
-        });
+        router.configure(&nat_rules());
         for (to, neighbour) in [(SERVER, SERVER), (FAR, Ipv4Addr::GATEWAY)] {
             assert!(
                 router.world.one(0, udp(CLIENT, 5000, to, 53)).iter().all(|(_, f)| Ipv4Addr::is_question(f))
@@ -534,12 +538,7 @@ fn rules_know_the_answers() {
     let rules = Rules { rules, sets: vec![], policies: [Action::Allow, Action::Drop, Action::Allow] };
     for number in PROTOCOLS {
         let mut router = Router::new();
-        router.configure(&NatRules {
-            source: vec![SourceNat::new(1, vec![OUTSIDE])],
-            pool6: Some("2001:db8:64::/96".parse().unwrap()),
-            filtering: Filtering::EndpointIndependent,
-            ..NatRules::default()
-        });
+        router.configure(&NatRules { filtering: Filtering::EndpointIndependent, ..nat_rules() });
         let tracked = Some((router.state.conntrack().clone(), Some(router.state.clone())));
         Filter::new(&rules, tracked).unwrap().stand(&rules, &mut router.world.tables.hooks);
         let before = router.state.conntrack().connections(0).count();
@@ -578,21 +577,24 @@ fn rules_know_the_answers() {
 /// What GRO put into a list on its way back, and what came behind it.
 #[test]
 fn lists_go_back_in_order() {
-    let frames = |port| {
-        let of = |len: usize| frame4(protocol::UDP, (SERVER, 53), (OUTSIDE, port), &vec![len as u8; len]);
-        [100, 100, 100, 40, 100, 100, 100, 100, 9].map(of)
-    };
-    let mut sent = [GroMode::List, GroMode::Off].map(|mode| {
-        let mut router = Router::new();
-        let port = router.out(udp(CLIENT, 5000, SERVER, 53)).src.1;
-        let params = GroParams { mode, ..GroParams::default() };
-        let sent = router.world.input_merged(1, &frames(port), &params);
-        assert_eq!(router.world.drops(DropReason::IpInvalidDest), 0);
-        (sent, router.world.ctx.stats().merged.get())
-    });
-    assert!(sent[0].1 > 0 && sent[1].1 == 0, "merged: {:?}", sent.each_ref().map(|sent| sent.1));
-    let [list, plain] = sent.each_mut().map(|sent| std::mem::take(&mut sent.0));
-    let lengths = |sent: &Sent| sent.iter().map(|(_, frame)| frame.len() - 62).collect::<Vec<_>>();
-    assert_eq!(lengths(&list), [100, 100, 100, 40, 100, 100, 100, 100, 9]);
-    assert_eq!(list, plain);
+    let lens = [100, 100, 100, 40, 100, 100, 100, 100, 9];
+    // The second server's connection is opened by the list.
+    for server in [53, 54] {
+        let of = |port| {
+            let to = (OUTSIDE, port);
+            lens.map(|len| frame4(protocol::UDP, (SERVER, server), to, &vec![len as u8; len]))
+        };
+        let [(list, merged), (plain, none)] = [GroMode::List, GroMode::Off].map(|mode| {
+            let mut router = Router::new();
+            router.configure(&NatRules { filtering: Filtering::EndpointIndependent, ..nat_rules() });
+            let port = router.out(udp(CLIENT, 5000, SERVER, 53)).src.1;
+            let params = GroParams { mode, ..GroParams::default() };
+            let sent = router.world.input_merged(1, &of(port), &params);
+            assert_eq!(router.world.drops(DropReason::IpInvalidDest), 0);
+            (sent, router.world.ctx.stats().merged.get())
+        });
+        assert!(merged > 0 && none == 0, "{merged} {none}");
+        assert_eq!(list.iter().map(|(_, frame)| frame.len() - 62).collect::<Vec<_>>(), lens);
+        assert_eq!(list, plain);
+    }
 }

@@ -41,9 +41,9 @@ fn inside(kind: Kind, flows: Vec<(Packet, Vec<Step>)>) -> Vec<Vec<Packet>> {
         let v6 = kind != Kind::Nat44;
         // Each flow has a port of its own, so that what it is outside tells it from the others.
         let first = Packet { v6, tags: vec![], vlan: None, payload, sport, ends: Some(ends), ..first };
-        // NAT64 puts fragments together, and they pass what GRO holds of their flow, as fragments may. And it
-        // draws an identification for each packet, so that the port of a connection which opens later is
-        // another.
+        // NAT64 puts fragments together, and they pass what GRO holds of their flow, as fragments
+        // may. And it draws an identification for each packet, so that the port of a connection
+        // which opens later is another.
         let is_kept = |step: &Step| match step {
             Step::Fragment => kind != Kind::Nat64,
             Step::Flags(flags) => kind != Kind::Nat64 || flags & (FIN | RST) == 0,
@@ -76,8 +76,8 @@ fn by_flow(sent: Sent) -> BTreeMap<(u16, Vec<u8>), Vec<Vec<u8>>> {
     flows
 }
 
-/// Without the identifications that NAT64 draws for packets that may be fragmented (RFC 7915, 5.1), and
-/// the header's checksum.
+/// Without the identifications that NAT64 draws for packets that may be fragmented (RFC 7915, 5.1),
+/// and the header's checksum.
 fn unnumbered(mut sent: Sent) -> Sent {
     for (_, frame) in sent.iter_mut().filter(|(_, frame)| frame[14] >> 4 == 4 && frame[20] & 0x40 == 0) {
         for at in [18, 19, 24, 25] {
