@@ -43,14 +43,13 @@ const NHA_OIF: u16 = 5;
 const NHA_GATEWAY: u16 = 6;
 const NHA_ENCAP_TYPE: u16 = 7;
 
-const GROUPS: [u32; 7] = [
+const GROUPS: [u32; 6] = [
     libc::RTNLGRP_LINK,
     libc::RTNLGRP_NEIGH,
     libc::RTNLGRP_IPV4_IFADDR,
     libc::RTNLGRP_IPV6_IFADDR,
     libc::RTNLGRP_IPV4_ROUTE,
     libc::RTNLGRP_IPV6_ROUTE,
-    libc::RTNLGRP_NEXTHOP,
 ];
 
 /// Bytes of notifications that may wait: those of some ten thousand routes.
@@ -171,7 +170,7 @@ impl FibMonitor {
     }
 
     /// The same, but of the routes those alone that the kernel made itself, such as for networks of
-    /// its addresses (`RTPROT_KERNEL`).
+    /// its addresses (`RTPROT_KERNEL`), and which name no next-hop objects.
     pub fn of_kernel() -> SysResult<Self> {
         Self::watch(Some(RTPROT_KERNEL))
     }
@@ -186,11 +185,15 @@ impl FibMonitor {
             }
             socket.bind(&SocketAddr::new(0, 0))?;
             GROUPS.iter().try_for_each(|group| socket.add_membership(*group))?;
+            if only.is_none() {
+                socket.add_membership(libc::RTNLGRP_NEXTHOP)?;
+            }
             let mut requests = Socket::new(NETLINK_ROUTE)?;
             requests.bind_auto()?;
             requests.connect(&SocketAddr::new(0, 0))?;
             if only.is_some() {
-                // The kernel leaves out the others. One before 4.20 lists all, and they are left out here.
+                // The kernel leaves out the others. One before 4.20 lists all, and they are left
+                // out here.
                 let _ = requests.set_netlink_get_strict_chk(true);
             }
             Ok((socket, requests))
@@ -218,9 +221,6 @@ impl FibMonitor {
                 let all = messages(buffer, length).map_err(|error| SysError::new("watch routes", error))?;
                 for message in all {
                     let (kind, flags, payload) = (message.message_type(), message.flags(), message.payload());
-                    if only.is_some() && [RTM_NEWNEXTHOP, RTM_DELNEXTHOP].contains(&kind) {
-                        continue;
-                    }
                     if kind == RTM_NEWNEXTHOP {
                         let Some((id, object)) = object(payload) else { continue };
                         // One that is new has no routes yet.
@@ -251,14 +251,17 @@ impl FibMonitor {
     /// be read once more.
     pub fn list(&mut self, mut each: impl FnMut(FibEvent)) -> SysResult<bool> {
         while self.next(drop)? {}
-        let mut objects = HashMap::new();
-        let mut whole = self.dump(RTM_GETNEXTHOP, 0, 8, |kind, payload, _| {
-            if kind == RTM_NEWNEXTHOP {
-                objects.extend(object(payload));
-            }
-        })?;
-        self.objects = objects;
         let only = self.only;
+        let mut whole = true;
+        if only.is_none() {
+            let mut objects = HashMap::new();
+            whole = self.dump(RTM_GETNEXTHOP, 0, 8, |kind, payload, _| {
+                if kind == RTM_NEWNEXTHOP {
+                    objects.extend(object(payload));
+                }
+            })?;
+            self.objects = objects;
+        }
         for family in [libc::AF_INET, libc::AF_INET6] {
             let read = |kind: u16, payload: &[u8], objects: &HashMap<u32, Object>| {
                 // In the order in which they are used.
