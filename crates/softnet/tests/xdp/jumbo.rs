@@ -4,14 +4,13 @@ use std::net::IpAddr;
 
 use softnet::driver::{Xdp, XdpMode};
 use softnet_dev::netlink::Netlink;
-use softnet_testkit::kernel_has;
 
 use super::hosts::{Icmp, ask, tcp};
-use super::world::{World, host, host6, interface, softnet, until};
+use super::world::{World, has_frags, host, host6, interface, softnet, until};
 
 /// A world whose wires have these MTUs.
 fn wide(mtus: &[u32]) -> Option<World> {
-    if !kernel_has("AF_XDP packets of several frames", (6, 6)) {
+    if !has_frags() {
         return None;
     }
     let world = World::dual(mtus.len())?;

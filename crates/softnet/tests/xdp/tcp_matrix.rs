@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use softnet::net::{TcpBuilder, TcpInfo};
 use softnet_dev::netlink::Netlink;
-use softnet_testkit::{kernel_has, sysctl};
+use softnet_testkit::sysctl;
 
 use super::follow::ip;
-use super::world::{World, host, host6, interface, softnet, softnet6};
+use super::world::{World, has_frags, host, host6, interface, softnet, softnet6};
 
 const LIMIT: Option<Duration> = Some(Duration::from_secs(30));
 const LEN: usize = 300_000;
@@ -113,7 +113,7 @@ fn the_kernels_options_are_agreed_on_or_done_without() {
 #[test]
 fn segments_fit_links_of_all_sizes() {
     for mtu in [1280, 1400, 1500, 3000, 9000] {
-        if mtu > 1500 && !kernel_has("AF_XDP packets of several frames", (6, 6)) {
+        if mtu > 1500 && !has_frags() {
             return;
         }
         let Some(mut world) = World::dual(1) else { return };

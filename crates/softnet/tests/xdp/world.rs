@@ -15,7 +15,7 @@ use softnet::net::Handle;
 use softnet::{Introspect, NapiPoller, PacketFilter, PollerParams, Stack, StackBuilder, StartError};
 use softnet_dev::netlink::Netlink;
 use softnet_dev::netns::NetNs;
-use softnet_testkit::net_allowed;
+use softnet_testkit::{kernel_has, net_allowed};
 
 use super::hosts::{Echo, ask};
 
@@ -28,6 +28,11 @@ pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
         assert!(Instant::now() < give_up, "waited in vain: {what}");
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// Whether the kernel has AF_XDP packets of several frames; if not, says so.
+pub(crate) fn has_frags() -> bool {
+    kernel_has("AF_XDP packets of several frames", (6, 6))
 }
 
 pub(crate) fn softnet(i: usize) -> Ipv4Addr {
