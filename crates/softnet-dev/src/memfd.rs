@@ -44,7 +44,7 @@ impl MemfdMemory {
     }
 
     /// The same on NUMA `nodes`, as mbind(2) has it: with one it is preferred, with several the pages take turns, with
-    /// none they are on the calling thread's. A node without memory left, or a kernel without NUMA, is no error: pages
+    /// none they are on those of the CPUs that the caller may run on. A node without memory left, or a kernel without NUMA, is no error: pages
     /// are where the kernel puts them then.
     pub fn on_nodes(len: usize, nodes: &[u16]) -> std::io::Result<Self> {
         let mut memory = Self::mapped(len, nodes)?;
@@ -107,7 +107,8 @@ impl MemfdMemory {
     /// Has the pages from the byte `from` on, which is at most the length, faulted in (Linux 5.14:
     /// before it they are when they are used).
     fn fault_in(&mut self, from: usize) {
-        let range = SendRange(self.base.wrapping_byte_add(from.min(self.len)), self.len - from.min(self.len));
+        let from = from.min(self.len);
+        let range = SendRange(self.base.wrapping_byte_add(from), self.len - from);
         let thread = std::thread::Builder::new().name("softnet-memory".into());
         let stop = self.stop.clone();
         let populate = move || {
@@ -115,7 +116,8 @@ impl MemfdMemory {
             // Piece by piece, since other threads map nothing meanwhile.
             for at in (0..len).step_by(PIECE).take_while(|_| !stop.load(Ordering::Relaxed)) {
                 let (at, len) = (base.wrapping_byte_add(at), PIECE.min(len - at));
-                // SAFETY: the mapping lives until this thread has been joined; the call changes no byte.
+                // SAFETY: the mapping lives until this thread has been joined; the call changes
+                // no byte.
                 let _ = unsafe { madvise(at, len, Advice::LinuxPopulateWrite) };
             }
         };

@@ -47,7 +47,8 @@ const POOL: u8 = 64;
 const PER_HOST: u32 = 16;
 /// First address of the hosts.
 const HOSTS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 0);
-/// Length of the prefix of those that have blocks: 1,023 hosts of 16 connections are more than 10,000.
+/// Length of the prefix of those that have blocks: 1,023 hosts of 16 connections are more than
+/// 10,000.
 const BLOCKS_LEN: u8 = 22;
 
 #[derive(Args, Debug)]

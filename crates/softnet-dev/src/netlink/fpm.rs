@@ -2,8 +2,8 @@
 //! TCP, tells everything that it has, and from then on what changes. Its messages are the kernel's.
 //!
 //! Used by one thread. A connection that comes while another is open takes its place. When it ends,
-//! what it told stays; the next one tells all anew, and what it has not told goes when it has told none of
-//! those routes anew for a while. What makes no sense ends the connection.
+//! what it told stays; the next one tells all anew, and what it has not told goes when it has told
+//! none of those routes anew for a while. What makes no sense ends the connection.
 
 mod frames;
 mod routes;
@@ -65,8 +65,8 @@ pub struct FpmMonitor {
     listener: TcpListener,
     connection: Option<Connection>,
     routes: Routes,
-    /// ns from the first message of a connection, and from the last that told a route anew, until those
-    /// that it has not told go.
+    /// ns from the first message of a connection, and from the last that told a route anew, until
+    /// those that it has not told go.
     hold: u64,
     buffer: Vec<u8>,
     state: FpmState,

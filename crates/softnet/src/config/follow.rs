@@ -56,7 +56,7 @@ impl FpmConfig {
         FpmConfig { listen, ..FpmConfig::default() }
     }
 
-    /// Whether none but this machine can connect: whatever connects may set routes, since there is no
+    /// Whether none but this machine can connect: what connects may set routes, since there is no
     /// authentication.
     pub(super) fn is_local(&self) -> bool {
         self.listen.ip().is_loopback() && self.listen.port() != 0

@@ -1,4 +1,5 @@
-//! What is told of routes, as the RIB has it: the routes that are followed, and what becomes of them.
+//! What is told of routes, as the RIB has it: the routes that are followed, and what becomes of
+//! them.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
