@@ -7,7 +7,6 @@ use crate::counters::DropReason;
 use crate::recv::ack::MAX_QUICK;
 use crate::recv::reassembly::{Piece, Reassembly};
 use crate::seq::Seq;
-use crate::time::Span;
 use crate::wire::{Flags, Segment};
 
 impl<H> Conn<H> {
@@ -169,15 +168,12 @@ impl<H> Conn<H> {
         if self.ack.measure(per, header, pushed, self.win.advmss, header) {
             self.win.learn_ratio(segment.len, charge);
         }
-        match segment.options.timestamps.filter(|ts| self.is(ConnFlags::TS) && ts.ecr != 0) {
-            Some(ts) => {
-                let millis = self.ts_now(cx.now).wrapping_sub(ts.ecr);
-                let rtt = Span(millis.min(1 << 20) * 1000);
-                let full = segment.len >= u32::from(self.ack.rcv_mss);
-                self.win.rtt_by_timestamp(ts.ecr, rtt.max(Span(1)), full, self.unread() == segment.len);
-            }
-            None => self.win.rtt_by_window(cx.now, self.rcv_nxt),
+        if let Some(ts) = segment.options.timestamps.filter(|ts| self.is(ConnFlags::TS) && ts.ecr != 0) {
+            let ticks = self.ts_now(cx.now).wrapping_sub(ts.ecr).min(1 << 20);
+            let full = segment.len >= u32::from(self.ack.rcv_mss);
+            self.win.rtt_by_timestamp(ts.ecr, ticks, full, self.unread() == segment.len);
         }
+        self.win.rtt_by_window(cx.now, self.rcv_nxt);
     }
 
     /// Takes over what waited for the hole that was closed.

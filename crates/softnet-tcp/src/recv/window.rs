@@ -15,6 +15,8 @@ use crate::time::{Instant, Span};
 
 /// The share of payload in memory before anything arrived: one half.
 const DEFAULT_RATIO: u8 = 128;
+/// A tick of the clock of timestamps, microseconds.
+const TICK: u32 = 1000;
 /// Segments that the first target of right-sizing holds.
 const INIT_CWND: u32 = 10;
 /// Segments of the window where the host's memory is scarce.
@@ -300,14 +302,17 @@ impl RecvWindow {
         PRESSED_SEGMENTS * u32::from(self.advmss)
     }
 
-    /// A segment with timestamps arrived: `ecr` came back after `rtt`.
-    pub(crate) fn rtt_by_timestamp(&mut self, ecr: u32, rtt: Span, full: bool, queue_empty: bool) {
+    /// A segment with timestamps arrived: `ecr` came back after `ticks` of 1 ms. Of a round trip that
+    /// takes less than two of them that says nothing: the clock has ticked meanwhile, or has not.
+    pub(crate) fn rtt_by_timestamp(&mut self, ecr: u32, ticks: u32, full: bool, queue_empty: bool) {
         if ecr == self.drs.last_ecr {
             return;
         }
         self.drs.last_ecr = ecr;
-        if full && rtt.0 > 0 {
-            self.rtt_sample(rtt.0, false, queue_empty);
+        let sample = ticks.saturating_mul(TICK);
+        let says = ticks > 1 || ticks == 1 && (self.drs.rtt == 0 || self.drs.rtt / 8 >= TICK);
+        if full && says {
+            self.rtt_sample(sample, false, queue_empty);
         }
     }
 
@@ -317,7 +322,11 @@ impl RecvWindow {
             if rcv_nxt.before(self.drs.rtt_seq) {
                 return;
             }
-            let took = now.since(self.drs.rtt_since).0.max(1);
+            let took = now.since(self.drs.rtt_since).0;
+            if took == 0 {
+                // All of one batch, which came at one time: it says nothing of how long a window takes.
+                return;
+            }
             self.rtt_sample(took, true, true);
         }
         self.drs.rtt_seq = rcv_nxt + self.wnd;
@@ -455,12 +464,31 @@ mod tests {
         let (cfg, mut window) = window();
         window.start(Seq(0));
         window.established(Instant(0), Seq(0));
-        window.rtt_by_timestamp(1, Span(u32::MAX), true, true);
-        window.rtt_by_timestamp(2, Span(u32::MAX), true, true);
+        window.rtt_by_timestamp(1, u32::MAX, true, true);
+        window.rtt_by_timestamp(2, u32::MAX, true, true);
         assert_eq!(window.rtt(), Span(u32::MAX / 8));
         window.drs.space = 0;
         window.grow_buffer(&cfg, u32::MAX, 1_000_000, u32::MAX);
         assert_eq!(window.buf, cfg.tcp_rmem[2]);
+    }
+
+    /// A round trip of 40 µs, measured by a clock of milliseconds and by windows that come in batches.
+    #[test]
+    fn a_short_round_trip_is_neither_nothing_nor_a_tick() {
+        let (_, mut window) = window();
+        window.start(Seq(0));
+        window.rtt_by_timestamp(1, 0, true, true);
+        assert_eq!(window.rtt(), Span(0), "within a tick");
+        window.rtt_by_window(Instant(100), Seq(0));
+        let end = Seq(0) + window.wnd;
+        window.rtt_by_window(Instant(100), end);
+        assert_eq!(window.rtt(), Span(0), "a whole window in one batch");
+        window.rtt_by_window(Instant(140), end);
+        assert_eq!(window.rtt(), Span(40));
+        window.rtt_by_timestamp(2, 1, true, true);
+        assert_eq!(window.rtt(), Span(40), "the clock has ticked meanwhile");
+        window.rtt_by_timestamp(3, 8, true, true);
+        assert_eq!(window.rtt(), Span(35 + 1000), "an eighth of 8 ms");
     }
 
     #[test]
@@ -469,7 +497,7 @@ mod tests {
         window.start(Seq(0));
         window.established(Instant(0), Seq(0));
         assert_eq!(window.drs_space(), 14_600);
-        window.rtt_by_timestamp(1, Span(10_000), true, true);
+        window.rtt_by_timestamp(1, 10, true, true);
         assert_eq!(window.rtt(), Span(10_000));
         window.right_size(Instant(5_000), &cfg, Seq(29_200), Seq(29_200), 0);
         assert_eq!(window.buf, 131_072, "a round trip has not passed");
