@@ -8,6 +8,10 @@ use crate::seq::Seq;
 use crate::time::Instant;
 use crate::wire::{Flags, Segment};
 
+/// What a send buffer may grow to however short the path is, bytes: some 100 µs at 40 Gbit/s, and a fraction
+/// of an L2 cache.
+const NEAR_SNDBUF: u32 = 512 << 10;
+
 impl<H> Conn<H> {
     /// Takes the ACK field in. A segment whose ACK field is out of range is dropped.
     pub(crate) fn take_ack<O: Output<Handle = H>>(
@@ -204,8 +208,21 @@ impl<H> Conn<H> {
         let told = self.max_window.div_ceil(self.tx.mss().max(1));
         let segments = self.tx.cwnd().min(told).max(10).max(cfg.tcp_reordering + 1);
         let want = u64::from(segment) * u64::from(segments) * 2;
-        if want > u64::from(self.sndbuf) {
-            self.sndbuf = want.min(u64::from(cfg.tcp_wmem[2])) as u32;
+        let want = want.min(self.most_sndbuf(cfg).into()) as u32;
+        self.sndbuf = self.sndbuf.max(want);
+    }
+
+    /// What the send buffer may grow to. On a path of a short round trip the window says how long packets
+    /// wait in the hosts, not what the path holds, and grows with it: a fraction of the buffer carries
+    /// as much, from memory that is in the CPU's caches still.
+    fn most_sndbuf(&self, cfg: &Config) -> u32 {
+        let (most, low) = (cfg.tcp_wmem[2], cfg.tcp_rcvbuf_low_rtt_us);
+        match self.tx.min_rtt() {
+            Some(rtt) if rtt.0 < low => {
+                let part = u64::from(most) * u64::from(rtt.0) / u64::from(low);
+                most.min(NEAR_SNDBUF.max(part as u32))
+            }
+            _ => most,
         }
     }
 

@@ -259,6 +259,25 @@ fn a_buffer_holds_two_of_the_peers_windows() {
     assert!(flights(&mut talk, 600, 60) > small);
 }
 
+/// On a path of a short round trip the send buffer grows less: here one of 10 ms, where that is short, by
+/// how much less than short it is.
+#[test]
+fn a_buffer_stays_small_on_a_short_path() {
+    for (low_ms, most) in [(0, 4 << 20), (10, 4 << 20), (20, 2 << 20), (1000, 512 << 10)] {
+        let mut talk = Talk::accepted(|cfg| cfg.tcp_rcvbuf_low_rtt_us = low_ms * 1000);
+        let mut acked = 1;
+        for _ in 0..30 {
+            talk.end.write(2_000_000, false);
+            taken(&mut talk);
+            enter!(&mut talk.end, conn, cx => { let _ = cx; conn.waits_for_room(true) });
+            while talk.end.host.sent.pop_front().is_some() {}
+            acked += talk.end.conn().info(&talk.end.cfg).send.unacked * 1000;
+            talk.play(&format!("+10 < . 1:1(0) ack {acked} win 60000"));
+        }
+        assert_eq!(talk.end.conn().info(&talk.end.cfg).wmem.1, most, "short is below {low_ms} ms");
+    }
+}
+
 /// What bounds a connection is told in time: here, the peer's window.
 #[test]
 fn a_closed_window_is_timed() {
