@@ -18,6 +18,7 @@ use super::server::Server;
 use super::ways::{
     BASE, FULLBUSY, KERNEL, KERNEL_SPIN, KERNEL_XDP, KERNEL_XDP_THREADED, SUSPEND20, Side, Way,
 };
+use super::wire::RING;
 use super::{Cpus, raise_file_limit};
 use crate::bench::Common;
 use crate::bench::device::Device;
@@ -220,7 +221,7 @@ impl TcpConn {
             |rig: Result<Rig, String>, way: &Way| Ok::<_, String>(RefCell::new(Bed::new(rig?, cpus, way)?));
         let mut mem = None;
         if self.device.mem() && WAYS.iter().any(|way| !way.kernel() && wanted(way)) {
-            mem = Some(bed(Rig::mem(cpus.server, cpus.client, true), &BASE)?);
+            mem = Some(bed(Rig::mem(cpus.server, cpus.client, true, RING), &BASE)?);
         }
         let mut beds: Vec<(Side, RefCell<Bed>)> = Vec::new();
         for way in WAYS.into_iter().filter(|way| self.device.xdp() && wanted(way)) {

@@ -137,7 +137,7 @@ impl Bed {
             let address = Ipv4Addr::from_bits(GENERATOR.to_bits() + i as u32);
             config.neighbours.push(NeighbourConfig::new("nic0", address, PEER_MAC));
         }
-        let lane = Lane::new(true);
+        let lane = Lane::new(true, RING);
         let syns = Arc::new(Mutex::new(Sends { lane: lane.clone() }));
         let port = Arc::new(std::sync::Mutex::new(None));
         let opener = {

@@ -32,7 +32,7 @@ use super::flood::{Flood, GATEWAY};
 use super::host::{Kernel, Softnet};
 use super::server_threads;
 use super::ways::Side;
-use super::wire::{Lane, RING, Receives, Sends};
+use super::wire::{Lane, Receives, Sends};
 use crate::bench::cpu::kernel_threads;
 use crate::bench::echo::xdp::{CLIENT, SERVER, Veth};
 use crate::bench::pass::let_pass;
@@ -125,8 +125,8 @@ fn mem_stack(cpu: usize, side: usize, lanes: &[Arc<Lane>; 2]) -> Result<Stack, S
                 let config = NicConfig {
                     name: name.into(),
                     mac: MACS[side],
-                    rx_ring: RING,
-                    tx_ring: RING,
+                    rx_ring: rx.ring(),
+                    tx_ring: tx.ring(),
                     rx_csum: true,
                     offloads: TxOffloads { csum: true, tso4: true, ..TxOffloads::default() },
                     ..NicConfig::default()
@@ -178,9 +178,10 @@ impl Rig {
         Rig { stacks, ends, to_server: None, veth, program: None, napi_threads: Vec::new() }
     }
 
-    /// Two stacks with a worker each. `whole`: runs of segments pass as they are.
-    pub(super) fn mem(server: usize, client: usize, whole: bool) -> Result<Self, String> {
-        let lanes = [Lane::new(whole), Lane::new(whole)];
+    /// Two stacks with a worker each. `whole`: runs of segments pass as they are. The NICs have `ring`
+    /// descriptors in each ring.
+    pub(super) fn mem(server: usize, client: usize, whole: bool, ring: usize) -> Result<Self, String> {
+        let lanes = [Lane::new(whole, ring), Lane::new(whole, ring)];
         let stacks = vec![mem_stack(client, 1, &lanes)?, mem_stack(server, 0, &lanes)?];
         let ends = Ends::Mem { client: Softnet(stacks[0].handle()), server: Softnet(stacks[1].handle()) };
         let [_, to_server] = lanes;

@@ -18,6 +18,7 @@ use super::ways::{
     BASE, FULLBUSY, KERNEL, KERNEL_SPIN, KERNEL_XDP, KERNEL_XDP_THREADED, SUSPEND20, Side, THREADED,
     WORKQUEUE, Way,
 };
+use super::wire::RING;
 use super::{Cpus, raise_file_limit};
 use crate::bench::Common;
 use crate::bench::device::Device;
@@ -88,7 +89,7 @@ const WAYS: [&Way; 9] = [
 ];
 
 /// Connections that are reset before the server is asked whether it knows: their packets fit a ring of the wire.
-const AT_ONCE: usize = super::wire::RING / 4;
+const AT_ONCE: usize = RING / 4;
 
 /// What the client asks.
 #[derive(Clone, Copy)]
@@ -315,7 +316,7 @@ impl TcpRr {
         let bed = |rig: Rig, way: &Way| Ok::<_, String>(RefCell::new(Bed::new(rig, cpus, way)?));
         let mut mem = None;
         if self.device.mem() && WAYS.iter().any(|way| !way.kernel() && wanted(way)) {
-            mem = Some(bed(Rig::mem(cpus.server, cpus.client, true)?, &BASE)?);
+            mem = Some(bed(Rig::mem(cpus.server, cpus.client, true, RING)?, &BASE)?);
         }
         let mut beds: Vec<(Side, RefCell<Bed>)> = Vec::new();
         for way in WAYS.into_iter().filter(|way| self.device.xdp() && wanted(way)) {

@@ -17,6 +17,7 @@ use serde_json::json;
 use super::rig::{Rig, over_veth};
 use super::rr::{Bed, Load};
 use super::ways::{BASE, KERNEL, KERNEL_XDP_THREADED, Side, THREADED, WORKQUEUE, Way};
+use super::wire::RING;
 use super::{Cpus, raise_file_limit};
 use crate::bench::Common;
 use crate::bench::device::Device;
@@ -111,7 +112,7 @@ impl TcpStorage {
         let bed = |rig: Rig, way: &Way| Ok::<_, String>(RefCell::new(Bed::new(rig, cpus, way)?));
         let mut mem = None;
         if self.device.mem() {
-            mem = Some(bed(Rig::mem(cpus.server, cpus.client, true)?, &BASE)?);
+            mem = Some(bed(Rig::mem(cpus.server, cpus.client, true, RING)?, &BASE)?);
         }
         let mut beds: Vec<(Side, RefCell<Bed>)> = Vec::new();
         for (_, way) in KINDS.into_iter().filter(|_| self.device.xdp()) {

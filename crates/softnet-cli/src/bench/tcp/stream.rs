@@ -13,6 +13,7 @@ use serde_json::json;
 
 use super::host::Host;
 use super::rig::{Ends, Rig, addresses};
+use super::wire::STREAM_RING;
 use super::{Cpus, stack_threads};
 use crate::bench::Common;
 use crate::bench::device::Device;
@@ -234,8 +235,8 @@ impl TcpStreams {
         let (mem, xdp) = (self.device.mem(), self.device.xdp());
         let mut rigs = Vec::new();
         if mem {
-            rigs.push(("softnet", "mem", Rig::mem(cpus.server, cpus.client, true)?));
-            rigs.push(("softnet-plain", "mem", Rig::mem(cpus.server, cpus.client, false)?));
+            rigs.push(("softnet", "mem", Rig::mem(cpus.server, cpus.client, true, STREAM_RING)?));
+            rigs.push(("softnet-plain", "mem", Rig::mem(cpus.server, cpus.client, false, STREAM_RING)?));
         }
         if xdp {
             rigs.push(("softnet", "xdp", Rig::xdp(cpus.server, true)?));

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::churn::Churn;
 use super::rig::{Ends, Rig, addresses};
 use super::ways::{BASE, FULLBUSY, SUSPEND20, THREADED, WORKQUEUE};
+use super::wire::RING;
 use super::{Cpus, conn, idle, rr, stream};
 use crate::bench::cpus;
 use crate::bench::report::Sample;
@@ -19,7 +20,7 @@ fn some_cpus() -> Cpus {
 
 fn rig() -> Rig {
     let Cpus { server, client } = some_cpus();
-    Rig::mem(server, client, true).unwrap()
+    Rig::mem(server, client, true, RING).unwrap()
 }
 
 fn figure(sample: &Sample, name: &str) -> f64 {

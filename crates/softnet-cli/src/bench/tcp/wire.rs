@@ -14,7 +14,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use softnet_core::ip::v4::header::Ipv4Header;
 use softnet_core::skb::Skb;
 use softnet_dev::mem::{NicPort, Segmenter, Sink, Source, vnet_header};
@@ -23,6 +23,9 @@ use super::flood::GATEWAY;
 
 /// Descriptors of each ring.
 pub(super) const RING: usize = 4096;
+/// The same, of NICs that carry a few streams: as many as network cards have by default. A frame waits in
+/// the ring until all before it are used, and more of them are in no cache.
+pub(super) const STREAM_RING: usize = 1024;
 /// Longest frame.
 const LEN: usize = 1514;
 const IP: usize = 14;
@@ -52,16 +55,25 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    pub(super) fn new(whole: bool) -> Arc<Self> {
+    pub(super) fn new(whole: bool, ring: usize) -> Arc<Self> {
         let slot = || Mutex::new(Packet { len: 0, header: [0; 10], bytes: [0; LEN], kept: None });
         Arc::new(Lane {
-            slots: (0..RING).map(|_| slot()).collect(),
+            slots: (0..ring).map(|_| slot()).collect(),
             port: OnceLock::new(),
             refused: AtomicUsize::new(0),
             written: AtomicUsize::new(0),
             whole,
-            read: Mutex::new(Vec::with_capacity(RING)),
+            read: Mutex::new(Vec::with_capacity(ring)),
         })
+    }
+
+    /// Packets that it holds, which is as many as the rings at its ends.
+    pub(super) fn ring(&self) -> usize {
+        self.slots.len()
+    }
+
+    fn slot(&self, number: usize) -> MutexGuard<'_, Packet> {
+        self.slots[number % self.slots.len()].lock()
     }
 }
 
@@ -83,7 +95,7 @@ impl Sends {
         // Room may come meanwhile: no more is offered than was written.
         let (fits, next) = (n.min(port.room() as usize), self.lane.written.load(Ordering::Relaxed));
         for i in 0..fits {
-            let mut slot = self.lane.slots[next.wrapping_add(i) % RING].lock();
+            let mut slot = self.lane.slot(next.wrapping_add(i));
             slot.header = [0; 10];
             slot.len = write(i, &mut slot.bytes).unwrap_or_else(|| {
                 self.lane.refused.fetch_add(1, Ordering::Relaxed);
@@ -105,7 +117,7 @@ impl Sends {
             return Some(skb);
         }
         let next = self.lane.written.load(Ordering::Relaxed);
-        let mut slot = self.lane.slots[next % RING].lock();
+        let mut slot = self.lane.slot(next);
         (slot.len, slot.header, slot.kept) = (skb.len(), vnet_header(&skb), Some(skb));
         drop(slot);
         self.lane.written.store(next.wrapping_add(1), Ordering::Relaxed);
@@ -200,11 +212,11 @@ impl Source for Receives {
     const AGGREGATES: bool = true;
 
     fn next_len(&self) -> usize {
-        self.lane.slots[self.next % RING].lock().len
+        self.lane.slot(self.next).len
     }
 
     fn write(&mut self, buf: &mut [u8]) -> usize {
-        let slot = self.lane.slots[self.next % RING].lock();
+        let slot = self.lane.slot(self.next);
         let len = slot.len;
         buf[..len].copy_from_slice(&slot.bytes[..len]);
         drop(slot);
@@ -213,7 +225,7 @@ impl Source for Receives {
     }
 
     fn pieces(&mut self, write: impl FnMut(&[u8])) {
-        let slot = self.lane.slots[self.next % RING].lock();
+        let slot = self.lane.slot(self.next);
         match &slot.kept {
             Some(skb) => skb.frames().for_each(write),
             None => std::iter::once(&slot.bytes[..slot.len]).for_each(write),
@@ -221,7 +233,7 @@ impl Source for Receives {
     }
 
     fn end_packet(&mut self) -> [u8; 10] {
-        let mut slot = self.lane.slots[self.next % RING].lock();
+        let mut slot = self.lane.slot(self.next);
         self.next += 1;
         if let Some(skb) = slot.kept.take() {
             self.lane.read.lock().push(skb);
