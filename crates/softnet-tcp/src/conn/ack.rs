@@ -8,9 +8,8 @@ use crate::seq::Seq;
 use crate::time::Instant;
 use crate::wire::{Flags, Segment};
 
-/// What a send buffer may grow to however short the path is, bytes: some 100 µs at 40 Gbit/s, and a fraction
-/// of an L2 cache.
-const NEAR_SNDBUF: u32 = 512 << 10;
+/// What a send buffer may grow to on any path, bytes: 100 µs at 40 Gbit/s, and part of an L2 cache.
+const NEAR_SNDBUF: u64 = 512 << 10;
 
 impl<H> Conn<H> {
     /// Takes the ACK field in. A segment whose ACK field is out of range is dropped.
@@ -196,34 +195,34 @@ impl<H> Conn<H> {
         }
     }
 
-    /// The send buffer holds twice what may be in flight at least: two congestion windows, or two of the
-    /// peer's, if that is smaller. (Linux looks at the first only. What is written and waits for longer
-    /// is no longer in the CPU's caches when it leaves.)
+    /// The send buffer holds twice what may be in flight at least, as far as it
+    /// [may grow](Self::most_sndbuf).
     pub(crate) fn expand_sndbuf(&mut self, cfg: &Config) {
         if self.is(ConnFlags::SNDBUF_LOCKED | ConnFlags::PRESSED) {
             return;
         }
         // A segment's memory: its payload and head, as a power of two, and what describes it.
-        let segment = (u32::from(self.tx.mss() as u16) + 640).next_power_of_two() + 256;
-        let told = self.max_window.div_ceil(self.tx.mss().max(1));
-        let segments = self.tx.cwnd().min(told).max(10).max(cfg.tcp_reordering + 1);
-        let want = u64::from(segment) * u64::from(segments) * 2;
-        let want = want.min(self.most_sndbuf(cfg).into()) as u32;
-        self.sndbuf = self.sndbuf.max(want);
+        let segment = u64::from((u32::from(self.tx.mss() as u16) + 640).next_power_of_two() + 256);
+        let segments = self.tx.cwnd().max(10).max(cfg.tcp_reordering + 1);
+        let want = (2 * segment * u64::from(segments)).min(self.most_sndbuf(cfg, segment));
+        self.sndbuf = self.sndbuf.max(want as u32);
     }
 
-    /// What the send buffer may grow to. On a path of a short round trip the window says how long packets
-    /// wait in the hosts, not what the path holds, and grows with it: a fraction of the buffer carries
-    /// as much, from memory that is in the CPU's caches still.
-    fn most_sndbuf(&self, cfg: &Config) -> u32 {
-        let (most, low) = (cfg.tcp_wmem[2], cfg.tcp_rcvbuf_low_rtt_us);
-        match self.tx.min_rtt() {
-            Some(rtt) if rtt.0 < low => {
-                let part = u64::from(most) * u64::from(rtt.0) / u64::from(low);
-                most.min(NEAR_SNDBUF.max(part as u32))
-            }
+    /// What the send buffer may grow to, where a segment takes `segment` bytes. Linux bounds it by `tcp_wmem`
+    /// alone; but what is written and waits for long is no longer in the CPU's caches when it leaves. So
+    /// beyond [`NEAR_SNDBUF`]
+    ///
+    /// * it holds no more than two of the peer's windows,
+    /// * and on a path of a short round trip a part of `tcp_wmem`: there the congestion window says how long
+    ///   packets wait in the hosts, not what the path holds, and grows with it.
+    fn most_sndbuf(&self, cfg: &Config, segment: u64) -> u64 {
+        let (most, low) = (u64::from(cfg.tcp_wmem[2]), cfg.tcp_rcvbuf_low_rtt_us);
+        let windows = 2 * segment * u64::from(self.max_window.div_ceil(self.tx.mss().max(1)));
+        let part = match self.tx.min_rtt() {
+            Some(rtt) if rtt.0 < low => most * u64::from(rtt.0) / u64::from(low),
             _ => most,
-        }
+        };
+        most.min(windows.min(part).max(NEAR_SNDBUF))
     }
 
     /// An answer to a segment that is not believed (RFC 5961 7): at most one for each
