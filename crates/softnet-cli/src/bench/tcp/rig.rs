@@ -45,6 +45,8 @@ const INLINE_TIMEOUT: Duration = Duration::from_millis(20);
 /// Sockets that a stack may have.
 const SOCKETS: u32 = 1 << 18;
 pub(super) const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 1, 0], [2, 0, 0, 0, 2, 0]];
+/// Ports that clients take: 100,000 connections to four ports need 25,000 each.
+const CLIENT_PORTS: [u16; 2] = [1024, 65_535];
 /// Ports that the server listens at: with one, a client has too few for its connections.
 pub(super) const PORTS: [u16; 4] = [7001, 7002, 7003, 7004];
 
@@ -84,6 +86,8 @@ pub(super) fn config(
     config.stack.worker_policy = Some(Policy::Fifo(1));
     config.stack.frames = FRAMES;
     config.stack.max_sockets = SOCKETS;
+    // As the kernel's end has it.
+    config.tcp.ip_local_port_range = CLIENT_PORTS;
     device.addresses = vec![format!("{own}/24").parse().map_err(text)?];
     device.arp_notify = false;
     device.dad = false;
@@ -167,8 +171,8 @@ fn kernel_end(end: &(NetNs, String), own: Ipv4Addr, peer: (Ipv4Addr, [u8; 6])) -
             netlink.add_neighbour(name, ip, mac).map_err(text)?;
         }
         netlink.add_route(Ipv4Addr::UNSPECIFIED, 0, GATEWAY.0).map_err(text)?;
-        // 100,000 connections to four ports need 25,000 each.
-        sysctl("ipv4/ip_local_port_range", "1024 65535").map_err(text)
+        let [from, to] = CLIENT_PORTS;
+        sysctl("ipv4/ip_local_port_range", &format!("{from} {to}")).map_err(text)
     };
     ns.run(set).map_err(text)?
 }
