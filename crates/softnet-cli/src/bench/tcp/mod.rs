@@ -28,7 +28,7 @@ mod tests;
 mod ways;
 mod wire;
 
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use softnet::Stack;
 
 use super::cpus;
@@ -58,10 +58,14 @@ impl Cpus {
     }
 }
 
-/// Lets this process have as many sockets of the kernel's as a run needs. Without the privilege a
-/// run says what it lacks.
-fn raise_file_limit() {
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(FILES), maximum: Some(FILES) });
+/// Lets this process have as many sockets of the kernel's as a run needs, or without the privilege as
+/// many as it may. Returns how many files it may have open.
+fn raise_file_limit() -> u64 {
+    if setrlimit(Resource::Nofile, Rlimit { current: Some(FILES), maximum: Some(FILES) }).is_err() {
+        let maximum = getrlimit(Resource::Nofile).maximum;
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    }
+    getrlimit(Resource::Nofile).current.unwrap_or(FILES)
 }
 
 /// Ids of a stack's threads: its workers, and TCP's timer threads (of all stacks here; those of

@@ -91,6 +91,9 @@ const WAYS: [&Way; 9] = [
 /// Connections that are reset before the server is asked whether it knows: their packets fit a ring of the wire.
 const AT_ONCE: usize = RING / 4;
 
+/// Files that a run has open beside connections.
+const OTHER_FILES: u64 = 200;
+
 /// What the client asks.
 #[derive(Clone, Copy)]
 pub(super) struct Load {
@@ -296,7 +299,7 @@ fn poll_in(stack: &softnet::Stack, context: Context, cpu: usize) -> Result<(), S
 impl TcpRr {
     pub(in crate::bench) fn run(&self) -> Result<Report, String> {
         let cpus = Cpus::new(self.common.cpu)?;
-        raise_file_limit();
+        let files = raise_file_limit();
         let quick = self.common.quick;
         let or = |given: &[u32], quick_ones: &[u32], full: &[u32]| match given {
             [] if quick => quick_ones.to_vec(),
@@ -344,6 +347,15 @@ impl TcpRr {
                             _ => beds.iter().find(|(side, _)| *side == way.server).map(|(_, bed)| bed),
                         };
                         let Some(bed) = of else { continue };
+                        let needs = files_of(device, way, *n);
+                        if needs > files {
+                            eprintln!(
+                                "left out: {} by {device} with {n} connections needs {needs} open files, of which this \
+                                 process may have {files} (ulimit -n)",
+                                way.name
+                            );
+                            continue;
+                        }
                         let load = Load { connections: *n, size: *size, rate: None };
                         let row = Row::new(
                             way.name,
@@ -359,6 +371,16 @@ impl TcpRr {
         bounds(&mut report);
         Ok(report)
     }
+}
+
+/// Files that are open while `n` connections are: each end of the kernel's is one.
+fn files_of(device: &str, way: &Way, n: u32) -> u64 {
+    let ends = match device {
+        "mem" => 0,
+        _ if way.kernel() => 2,
+        _ => 1,
+    };
+    OTHER_FILES + ends * u64::from(n)
 }
 
 /// The better of rows by the median of a figure.
