@@ -110,7 +110,7 @@ pub struct Config {
     pub tcp_comp_sack_delay_us: u32,
     /// Percent of the round-trip time that a compressed ACK may be late.
     pub tcp_comp_sack_rtt_percent: u8,
-    /// Round-trip time below which receive autotuning is careful, microseconds.
+    /// Round-trip time below which buffers grow with care, microseconds; 0: all grow alike.
     pub tcp_rcvbuf_low_rtt_us: u32,
     /// Answers to the peer after which a connection counts as interactive.
     pub tcp_pingpong_thresh: u8,

@@ -10,6 +10,8 @@ use crate::wire::{Flags, Segment};
 
 /// What a send buffer may grow to on any path, bytes: 100 µs at 40 Gbit/s, and part of an L2 cache.
 const NEAR_SNDBUF: u64 = 512 << 10;
+/// How many times as long as a short round trip one may take by waiting in the hosts.
+const WAITS: u32 = 4;
 
 impl<H> Conn<H> {
     /// Takes the ACK field in. A segment whose ACK field is out of range is dropped.
@@ -208,18 +210,23 @@ impl<H> Conn<H> {
         self.sndbuf = self.sndbuf.max(want as u32);
     }
 
-    /// What the send buffer may grow to, where a segment takes `segment` bytes. Linux bounds it by `tcp_wmem`
-    /// alone; but what is written and waits for long is no longer in the CPU's caches when it leaves. So
-    /// beyond [`NEAR_SNDBUF`]
+    /// What the send buffer may grow to, where a segment takes `segment` bytes of memory. Linux bounds it
+    /// by `tcp_wmem` alone; but what is written and waits for long is no longer in the CPU's caches when
+    /// it leaves. So beyond [`NEAR_SNDBUF`]
     ///
-    /// * it holds no more than two of the peer's windows,
-    /// * and on a path of a short round trip a part of `tcp_wmem`: there the congestion window says how long
-    ///   packets wait in the hosts, not what the path holds, and grows with it.
+    /// * it grows to no more than the memory of two of the peer's windows,
+    /// * and on a short path to the fraction of `tcp_wmem` that the least round trip is of
+    ///   `tcp_rcvbuf_low_rtt`: there the congestion window says how long packets wait in the hosts, not
+    ///   what the path holds, and grows with it.
+    ///
+    /// The least round trip may be of a proxy that answered the handshake, or of minutes ago. A path on
+    /// which round trips take several times as long as a short one is none.
     fn most_sndbuf(&self, cfg: &Config, segment: u64) -> u64 {
         let (most, low) = (u64::from(cfg.tcp_wmem[2]), cfg.tcp_rcvbuf_low_rtt_us);
         let windows = 2 * segment * u64::from(self.max_window.div_ceil(self.tx.mss().max(1)));
+        let is_short = self.tx.srtt().is_none_or(|srtt| srtt.0 / WAITS < low);
         let part = match self.tx.min_rtt() {
-            Some(rtt) if rtt.0 < low => most * u64::from(rtt.0) / u64::from(low),
+            Some(rtt) if rtt.0 < low && is_short => most * u64::from(rtt.0) / u64::from(low),
             _ => most,
         };
         most.min(windows.min(part).max(NEAR_SNDBUF))

@@ -169,7 +169,7 @@ impl<H> Conn<H> {
             self.win.learn_ratio(segment.len, charge);
         }
         if let Some(ts) = segment.options.timestamps.filter(|ts| self.is(ConnFlags::TS) && ts.ecr != 0) {
-            let ticks = self.ts_now(cx.now).wrapping_sub(ts.ecr).min(1 << 20);
+            let ticks = self.ts_now(cx.now).wrapping_sub(ts.ecr) as i32;
             let full = segment.len >= u32::from(self.ack.rcv_mss);
             self.win.rtt_by_timestamp(ts.ecr, ticks, full, self.unread() == segment.len);
         }

@@ -302,21 +302,22 @@ impl RecvWindow {
         PRESSED_SEGMENTS * u32::from(self.advmss)
     }
 
-    /// A segment with timestamps arrived: `ecr` came back after `ticks` of 1 ms. Of a round trip that
-    /// takes less than two of them that says nothing: the clock has ticked meanwhile, or has not.
-    pub(crate) fn rtt_by_timestamp(&mut self, ecr: u32, ticks: u32, full: bool, queue_empty: bool) {
+    /// A segment with timestamps arrived: `ecr` came back after `ticks` of 1 ms. Less than two say only
+    /// that the round trip is not much longer than one: a longer estimate comes down, a shorter stays.
+    pub(crate) fn rtt_by_timestamp(&mut self, ecr: u32, ticks: i32, full: bool, queue_empty: bool) {
         if ecr == self.drs.last_ecr {
             return;
         }
         self.drs.last_ecr = ecr;
-        let sample = ticks.saturating_mul(TICK);
-        let says = ticks > 1 || ticks == 1 && (self.drs.rtt == 0 || self.drs.rtt / 8 >= TICK);
+        // An echo of the future is made up.
+        let Ok(ticks) = u32::try_from(ticks) else { return };
+        let says = ticks > 1 || self.drs.rtt / 8 >= TICK || ticks == 1 && self.drs.rtt == 0;
         if full && says {
-            self.rtt_sample(sample, false, queue_empty);
+            self.rtt_sample(ticks.max(1).saturating_mul(TICK), false, queue_empty);
         }
     }
 
-    /// Data arrived: without timestamps, the time that a window takes bounds the round trip.
+    /// Data arrived: the time that a window takes bounds the round trip.
     pub(crate) fn rtt_by_window(&mut self, now: Instant, rcv_nxt: Seq) {
         if self.drs.rtt_since != Instant(0) {
             if rcv_nxt.before(self.drs.rtt_seq) {
@@ -329,7 +330,9 @@ impl RecvWindow {
             }
             self.rtt_sample(took, true, true);
         }
-        self.drs.rtt_seq = rcv_nxt + self.wnd;
+        // Beyond all that was told so far: a window that was taken back since is still on its way.
+        let end = rcv_nxt + self.wnd;
+        self.drs.rtt_seq = if self.max_edge.after(end) { self.max_edge + 1 } else { end };
         self.drs.rtt_since = now;
     }
 
@@ -464,15 +467,15 @@ mod tests {
         let (cfg, mut window) = window();
         window.start(Seq(0));
         window.established(Instant(0), Seq(0));
-        window.rtt_by_timestamp(1, u32::MAX, true, true);
-        window.rtt_by_timestamp(2, u32::MAX, true, true);
+        window.rtt_by_timestamp(1, i32::MAX, true, true);
+        window.rtt_by_timestamp(2, i32::MAX, true, true);
         assert_eq!(window.rtt(), Span(u32::MAX / 8));
         window.drs.space = 0;
         window.grow_buffer(&cfg, u32::MAX, 1_000_000, u32::MAX);
         assert_eq!(window.buf, cfg.tcp_rmem[2]);
     }
 
-    /// A round trip of 40 µs, measured by a clock of milliseconds and by windows that come in batches.
+    /// A round trip of 40 µs, by a clock of milliseconds and by windows that come in batches.
     #[test]
     fn a_short_round_trip_is_neither_nothing_nor_a_tick() {
         let (_, mut window) = window();
@@ -489,6 +492,29 @@ mod tests {
         assert_eq!(window.rtt(), Span(40), "the clock has ticked meanwhile");
         window.rtt_by_timestamp(3, 8, true, true);
         assert_eq!(window.rtt(), Span(35 + 1000), "an eighth of 8 ms");
+        window.rtt_by_timestamp(4, -1, true, true);
+        assert_eq!(window.rtt(), Span(1035), "an echo of the future");
+        window.rtt_by_timestamp(5, 0, true, true);
+        assert_eq!(window.rtt(), Span(1000), "no more than a tick");
+        window.rtt_by_timestamp(6, 0, true, true);
+        assert_eq!(window.rtt(), Span(1000));
+    }
+
+    /// What is on its way when a window is taken back is not a window that came at once.
+    #[test]
+    fn a_window_that_was_taken_back_is_no_round_trip() {
+        let (cfg, mut window) = window();
+        window.start(Seq(0));
+        window.established(Instant(0), Seq(0));
+        window.rtt_by_window(Instant(100), Seq(0));
+        let end = Seq(0) + window.wnd;
+        window.tell(&cfg, Seq(10_000), 1460, false);
+        assert!(window.max_edge.after(end), "what is on its way");
+        window.tell(&cfg, end, 1460, true);
+        window.rtt_by_window(Instant(20_100), end);
+        assert_eq!((window.rtt(), window.wnd), (Span(20_000), 0));
+        window.rtt_by_window(Instant(20_150), end + 1460);
+        assert_eq!(window.rtt(), Span(20_000));
     }
 
     #[test]

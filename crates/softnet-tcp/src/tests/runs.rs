@@ -252,6 +252,8 @@ fn a_buffer_holds_two_of_the_peers_windows() {
         }
         sndbuf(talk)
     };
+    let two = 2 * 33 * (2048 + 256);
+    assert!(flights(&mut talk, 257, 60) > two, "a small one is not bounded by it");
     let small = flights(&mut talk, 1200, 60);
     let info = talk.end.conn().info(&talk.end.cfg);
     assert!(info.send.snd_cwnd * 1000 > info.snd_wnd, "{} {}", info.send.snd_cwnd, info.snd_wnd);
@@ -259,8 +261,8 @@ fn a_buffer_holds_two_of_the_peers_windows() {
     assert!(flights(&mut talk, 2400, 60) > small);
 }
 
-/// On a path of a short round trip the send buffer grows less: here one of 10 ms, where that is short, by
-/// how much less than short it is.
+/// On a path of a short round trip the send buffer grows less, in proportion to it: here one of 10 ms,
+/// where that is short.
 #[test]
 fn a_buffer_stays_small_on_a_short_path() {
     for (low_ms, most) in [(0, 4 << 20), (10, 4 << 20), (20, 2 << 20), (1000, 512 << 10)] {
@@ -276,6 +278,23 @@ fn a_buffer_stays_small_on_a_short_path() {
         }
         assert_eq!(talk.end.conn().info(&talk.end.cfg).wmem.1, most, "short is below {low_ms} ms");
     }
+}
+
+/// A handshake that a proxy nearby answers, or a path that was short once, bounds nothing.
+#[test]
+fn a_path_that_is_no_longer_short_has_the_whole_buffer() {
+    let mut talk = Talk::accepted(|cfg| cfg.tcp_rcvbuf_low_rtt_us = 20_000);
+    let mut acked = 1;
+    for _ in 0..30 {
+        talk.end.write(2_000_000, false);
+        taken(&mut talk);
+        enter!(&mut talk.end, conn, cx => { let _ = cx; conn.waits_for_room(true) });
+        while talk.end.host.sent.pop_front().is_some() {}
+        acked += talk.end.conn().info(&talk.end.cfg).send.unacked * 1000;
+        talk.play(&format!("+150 < . 1:1(0) ack {acked} win 60000"));
+    }
+    let info = talk.end.conn().info(&talk.end.cfg);
+    assert_eq!((info.wmem.1, info.send.min_rtt.0), (4 << 20, 10_000));
 }
 
 /// What bounds a connection is told in time: here, the peer's window.

@@ -68,6 +68,7 @@ knobs! {
         tcp_keepalive_probes: 1, 127;
         tcp_limit_output_bytes: 4_096, 4_294_967_295;
         tcp_notsent_lowat: 1, 4_294_967_295;
+        tcp_rcvbuf_low_rtt_us: 0, 1_000_000;
     }
     switches {
         tcp_moderate_rcvbuf;

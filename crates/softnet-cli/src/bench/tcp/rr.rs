@@ -334,7 +334,7 @@ impl TcpRr {
             true => (Duration::from_millis(100), Duration::from_millis(400)),
             false => (Duration::from_millis(300), Duration::from_millis(1500)),
         };
-        let mut cases = Vec::new();
+        let (mut cases, mut held) = (Vec::new(), Vec::new());
         for device in self.device.names() {
             for n in &connections {
                 for size in &sizes {
@@ -347,7 +347,10 @@ impl TcpRr {
                             _ => beds.iter().find(|(side, _)| *side == way.server).map(|(_, bed)| bed),
                         };
                         let Some(bed) = of else { continue };
-                        let needs = files_of(device, way, *n);
+                        // Connections stay open until the next case of the same server.
+                        let own = files_of(device, way, *n);
+                        let others = held.iter().filter(|(side, _)| *side != way.server);
+                        let needs = OTHER_FILES + own + others.map(|(_, files)| files).sum::<u64>();
                         if needs > files {
                             eprintln!(
                                 "left out: {} by {device} with {n} connections needs {needs} open files, of which this \
@@ -355,6 +358,10 @@ impl TcpRr {
                                 way.name
                             );
                             continue;
+                        }
+                        held.retain(|(side, most)| *side != way.server || *most > own);
+                        if held.iter().all(|(side, _)| *side != way.server) {
+                            held.push((way.server, own));
                         }
                         let load = Load { connections: *n, size: *size, rate: None };
                         let row = Row::new(
@@ -380,7 +387,7 @@ fn files_of(device: &str, way: &Way, n: u32) -> u64 {
         _ if way.kernel() => 2,
         _ => 1,
     };
-    OTHER_FILES + ends * u64::from(n)
+    ends * u64::from(n)
 }
 
 /// The better of rows by the median of a figure.
