@@ -10,8 +10,9 @@ use crate::wire::{Flags, Segment};
 
 /// What a send buffer may grow to on any path, bytes: 100 µs at 40 Gbit/s, and part of an L2 cache.
 const NEAR_SNDBUF: u64 = 512 << 10;
-/// How many times as long as a short round trip one may take by waiting in the hosts.
-const WAITS: u32 = 4;
+/// How many times as long as a short round trip one may take by waiting in the hosts: for other threads of
+/// their CPUs, each of which has some milliseconds.
+const WAITS: u32 = 10;
 
 impl<H> Conn<H> {
     /// Takes the ACK field in. A segment whose ACK field is out of range is dropped.
@@ -220,7 +221,7 @@ impl<H> Conn<H> {
     ///   what the path holds, and grows with it.
     ///
     /// The least round trip may be of a proxy that answered the handshake, or of minutes ago. A path on
-    /// which round trips take several times as long as a short one is none.
+    /// which round trips take ten times as long as a short one is none.
     fn most_sndbuf(&self, cfg: &Config, segment: u64) -> u64 {
         let (most, low) = (u64::from(cfg.tcp_wmem[2]), cfg.tcp_rcvbuf_low_rtt_us);
         let windows = 2 * segment * u64::from(self.max_window.div_ceil(self.tx.mss().max(1)));

@@ -291,7 +291,7 @@ fn a_path_that_is_no_longer_short_has_the_whole_buffer() {
         enter!(&mut talk.end, conn, cx => { let _ = cx; conn.waits_for_room(true) });
         while talk.end.host.sent.pop_front().is_some() {}
         acked += talk.end.conn().info(&talk.end.cfg).send.unacked * 1000;
-        talk.play(&format!("+150 < . 1:1(0) ack {acked} win 60000"));
+        talk.play(&format!("+300 < . 1:1(0) ack {acked} win 60000"));
     }
     let info = talk.end.conn().info(&talk.end.cfg);
     assert_eq!((info.wmem.1, info.send.min_rtt.0), (4 << 20, 10_000));
