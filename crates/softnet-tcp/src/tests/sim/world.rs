@@ -394,13 +394,14 @@ impl World {
         let text = |side: &Side| {
             let (end, conn) = (&side.end, side.end.conn.as_ref());
             format!(
-                "{:?} {:?}, written {}, delivered {}, unread {:?}, heard {}",
+                "{:?} {:?}, written {}, delivered {}, unread {:?}, heard {}, refused {}",
                 end.state(),
                 conn.and_then(|conn| conn.error()),
                 side.written,
                 end.host.delivered,
                 conn.map(|conn| conn.unread()),
-                side.heard.0 - self.start.0
+                side.heard.0 - self.start.0,
+                end.host.refused
             )
         };
         format!("at {}: {}; {}", self.micros(), text(&self.sides[0]), text(&self.sides[1]))
