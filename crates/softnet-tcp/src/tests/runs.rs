@@ -234,31 +234,33 @@ fn a_buffer_grows_for_those_that_wait() {
     }
 }
 
+/// Flights of a writer that waits for room, each acknowledged `ms` later with the window field `window`.
+/// Returns the size of the send buffer.
+fn flights(talk: &mut Talk, bytes: u32, (ms, window): (u32, u32), n: usize) -> u32 {
+    for _ in 0..n {
+        talk.end.write(bytes, false);
+        taken(talk);
+        enter!(&mut talk.end, conn, cx => { let _ = cx; conn.waits_for_room(true) });
+        while talk.end.host.sent.pop_front().is_some() {}
+        let send = talk.end.conn().info(&talk.end.cfg).send;
+        let acked = 1 + send.bytes_acked as u32 + send.unacked * 1000;
+        talk.play(&format!("+{ms} < . 1:1(0) ack {acked} win {window}"));
+    }
+    talk.end.conn().info(&talk.end.cfg).wmem.1
+}
+
 /// A large send buffer does not grow beyond two of the peer's windows, however large the congestion
 /// window gets, and grows when the peer's window does.
 #[test]
 fn a_buffer_holds_two_of_the_peers_windows() {
     let mut talk = Talk::accepted(|_| {});
-    let sndbuf = |talk: &Talk| talk.end.conn().info(&talk.end.cfg).wmem.1;
-    let mut acked = 1;
-    let mut flights = |talk: &mut Talk, window: u32, n: usize| {
-        for _ in 0..n {
-            talk.end.write(600_000, false);
-            taken(talk);
-            enter!(&mut talk.end, conn, cx => { let _ = cx; conn.waits_for_room(true) });
-            while talk.end.host.sent.pop_front().is_some() {}
-            acked += talk.end.conn().info(&talk.end.cfg).send.unacked * 1000;
-            talk.play(&format!("+10 < . 1:1(0) ack {acked} win {window}"));
-        }
-        sndbuf(talk)
-    };
     let two = 2 * 33 * (2048 + 256);
-    assert!(flights(&mut talk, 257, 60) > two, "a small one is not bounded by it");
-    let small = flights(&mut talk, 1200, 60);
+    assert!(flights(&mut talk, 600_000, (10, 257), 60) > two, "a small one is not bounded by it");
+    let small = flights(&mut talk, 600_000, (10, 1200), 60);
     let info = talk.end.conn().info(&talk.end.cfg);
     assert!(info.send.snd_cwnd * 1000 > info.snd_wnd, "{} {}", info.send.snd_cwnd, info.snd_wnd);
     assert_eq!(small, 2 * info.snd_wnd.div_ceil(1000) * (2048 + 256), "segments, and what describes them");
-    assert!(flights(&mut talk, 2400, 60) > small);
+    assert!(flights(&mut talk, 600_000, (10, 2400), 60) > small);
 }
 
 /// On a path of a short round trip the send buffer grows less, in proportion to it: here one of 10 ms,
@@ -267,16 +269,8 @@ fn a_buffer_holds_two_of_the_peers_windows() {
 fn a_buffer_stays_small_on_a_short_path() {
     for (low_ms, most) in [(0, 4 << 20), (10, 4 << 20), (20, 2 << 20), (1000, 512 << 10)] {
         let mut talk = Talk::accepted(|cfg| cfg.tcp_rcvbuf_low_rtt_us = low_ms * 1000);
-        let mut acked = 1;
-        for _ in 0..30 {
-            talk.end.write(2_000_000, false);
-            taken(&mut talk);
-            enter!(&mut talk.end, conn, cx => { let _ = cx; conn.waits_for_room(true) });
-            while talk.end.host.sent.pop_front().is_some() {}
-            acked += talk.end.conn().info(&talk.end.cfg).send.unacked * 1000;
-            talk.play(&format!("+10 < . 1:1(0) ack {acked} win 60000"));
-        }
-        assert_eq!(talk.end.conn().info(&talk.end.cfg).wmem.1, most, "short is below {low_ms} ms");
+        let sndbuf = flights(&mut talk, 2_000_000, (10, 60_000), 30);
+        assert_eq!(sndbuf, most, "short is below {low_ms} ms");
     }
 }
 
@@ -284,17 +278,9 @@ fn a_buffer_stays_small_on_a_short_path() {
 #[test]
 fn a_path_that_is_no_longer_short_has_the_whole_buffer() {
     let mut talk = Talk::accepted(|cfg| cfg.tcp_rcvbuf_low_rtt_us = 20_000);
-    let mut acked = 1;
-    for _ in 0..30 {
-        talk.end.write(2_000_000, false);
-        taken(&mut talk);
-        enter!(&mut talk.end, conn, cx => { let _ = cx; conn.waits_for_room(true) });
-        while talk.end.host.sent.pop_front().is_some() {}
-        acked += talk.end.conn().info(&talk.end.cfg).send.unacked * 1000;
-        talk.play(&format!("+300 < . 1:1(0) ack {acked} win 60000"));
-    }
-    let info = talk.end.conn().info(&talk.end.cfg);
-    assert_eq!((info.wmem.1, info.send.min_rtt.0), (4 << 20, 10_000));
+    let sndbuf = flights(&mut talk, 2_000_000, (300, 60_000), 30);
+    let least = talk.end.conn().info(&talk.end.cfg).send.min_rtt;
+    assert_eq!((sndbuf, least.0), (4 << 20, 10_000));
 }
 
 /// What bounds a connection is told in time: here, the peer's window.

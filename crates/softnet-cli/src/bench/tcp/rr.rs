@@ -299,7 +299,7 @@ fn poll_in(stack: &softnet::Stack, context: Context, cpu: usize) -> Result<(), S
 impl TcpRr {
     pub(in crate::bench) fn run(&self) -> Result<Report, String> {
         let cpus = Cpus::new(self.common.cpu)?;
-        let files = raise_file_limit();
+        let mut files = Files { limit: raise_file_limit(), held: Vec::new() };
         let quick = self.common.quick;
         let or = |given: &[u32], quick_ones: &[u32], full: &[u32]| match given {
             [] if quick => quick_ones.to_vec(),
@@ -334,7 +334,7 @@ impl TcpRr {
             true => (Duration::from_millis(100), Duration::from_millis(400)),
             false => (Duration::from_millis(300), Duration::from_millis(1500)),
         };
-        let (mut cases, mut held) = (Vec::new(), Vec::new());
+        let mut cases = Vec::new();
         for device in self.device.names() {
             for n in &connections {
                 for size in &sizes {
@@ -347,21 +347,13 @@ impl TcpRr {
                             _ => beds.iter().find(|(side, _)| *side == way.server).map(|(_, bed)| bed),
                         };
                         let Some(bed) = of else { continue };
-                        // Connections stay open until the next case of the same server.
-                        let own = files_of(device, way, *n);
-                        let others = held.iter().filter(|(side, _)| *side != way.server);
-                        let needs = OTHER_FILES + own + others.map(|(_, files)| files).sum::<u64>();
-                        if needs > files {
+                        if let Err(needs) = files.admit(way, files_of(device, way, *n)) {
                             eprintln!(
                                 "left out: {} by {device} with {n} connections needs {needs} open files, of which this \
-                                 process may have {files} (ulimit -n)",
-                                way.name
+                                 process may have {} (ulimit -n)",
+                                way.name, files.limit
                             );
                             continue;
-                        }
-                        held.retain(|(side, most)| *side != way.server || *most > own);
-                        if held.iter().all(|(side, _)| *side != way.server) {
-                            held.push((way.server, own));
                         }
                         let load = Load { connections: *n, size: *size, rate: None };
                         let row = Row::new(
@@ -377,6 +369,29 @@ impl TcpRr {
         let mut report = alternate("tcp-rr", None, self.common.rounds_or(5, 3), cases)?;
         bounds(&mut report);
         Ok(report)
+    }
+}
+
+/// What the process may have open, and what the cases will: a server's connections stay open until its next
+/// case.
+struct Files {
+    limit: u64,
+    /// The most that a case of each server has.
+    held: Vec<(Side, u64)>,
+}
+
+impl Files {
+    /// A case in which the server of `way` has `own`, no less than in those before. The error is what all would
+    /// need.
+    fn admit(&mut self, way: &Way, own: u64) -> Result<(), u64> {
+        let others = self.held.iter().filter(|(side, _)| *side != way.server);
+        let needs = OTHER_FILES + own + others.map(|(_, files)| files).sum::<u64>();
+        if needs > self.limit {
+            return Err(needs);
+        }
+        self.held.retain(|(side, _)| *side != way.server);
+        self.held.push((way.server, own));
+        Ok(())
     }
 }
 
