@@ -37,8 +37,9 @@ pub(crate) struct Host {
     pub(crate) throttled: u32,
     /// Records of the send queue, by their last numbers.
     pub(crate) pieces: Vec<Piece>,
-    /// Segments refused.
+    /// Segments refused; and those in a row.
     pub(crate) refused: u64,
+    pub(crate) refused_in_row: u32,
     pub(crate) drops: Vec<DropReason>,
 }
 
@@ -50,10 +51,13 @@ impl Output for Host {
     }
 
     fn send(&mut self, emit: &Emit) -> bool {
-        if !self.refuse {
+        if self.refuse {
+            self.refused += 1;
+            self.refused_in_row += 1;
+        } else {
+            self.refused_in_row = 0;
             self.sent.push_back((self.now, *emit));
         }
-        self.refused += u64::from(self.refuse);
         !self.refuse
     }
 

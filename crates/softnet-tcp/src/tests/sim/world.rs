@@ -344,6 +344,10 @@ impl World {
                 break;
             }
             let next = self.next();
+            if !next.is_armed() && self.sides.iter().any(Side::gave_up_unsent) {
+                // Its peer heard nothing of it, and has nothing to ask.
+                break;
+            }
             assert!(next.is_armed(), "nothing will happen: {:?}", self.states());
             assert!(next.0 < self.start.0 + PATIENCE, "no end: {:?}", self.states());
             self.now = self.now.max(next);
@@ -379,12 +383,13 @@ impl World {
     }
 
     /// Whether an error is the network's: a peer that was silent for long, or one that has
-    /// forgotten the connection for which every segment was lost as long as that.
+    /// forgotten the connection for which every segment was lost as long as that. Or its host's.
     fn is_excused(&self, error: Option<Error>) -> bool {
         match error {
             Some(Error::ConnectionReset) => self.micros() > u64::from(TIMEWAIT_LEN.0),
             Some(Error::TimedOut) => {
-                self.sides.iter().any(|side| self.now.0 - side.heard.0 > u64::from(TIMEWAIT_LEN.0))
+                let silent = |side: &Side| self.now.0 - side.heard.0 > u64::from(TIMEWAIT_LEN.0);
+                self.sides.iter().any(|side| silent(side) || side.gave_up_unsent())
             }
             _ => false,
         }
@@ -409,6 +414,13 @@ impl World {
 }
 
 impl Side {
+    /// Whether the connection ended since its host refused one probe after the other: those count
+    /// as sent (Linux `tcp_send_probe0`).
+    fn gave_up_unsent(&self) -> bool {
+        self.end.host.refused_in_row >= u32::from(self.end.cfg.tcp_retries2)
+            && self.end.conn.as_ref().is_some_and(|conn| conn.error() == Some(Error::TimedOut))
+    }
+
     fn read(&mut self, now: Instant) {
         if now < self.next_read || self.end.conn().unread() == 0 {
             return;
