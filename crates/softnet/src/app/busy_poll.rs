@@ -1,5 +1,5 @@
 //! How a thread of an application polls a NAPI instance: what [`NapiPoller`](crate::app::NapiPoller) does for packets, and
-//! an epoll set for sockets.
+//! an epoll set, or a call that blocks, for sockets.
 //!
 //! The caller goes through the steps of the kernel's `ep_poll` (see [`poller`](crate::app)); each step is a method here.
 //! What is ready, and how to block, is the caller's: `Waits`.
@@ -37,7 +37,7 @@ const GRACE: u64 = 1_000_000;
 /// gives (0.7 ms and more), and long compared with what it costs to stop and to take the instance again.
 const TURN: u64 = 500_000;
 
-/// How an application polls: the kernel's `struct epoll_params`.
+/// How an application polls: the kernel's `struct epoll_params`, of an epoll set, or of a socket for its calls that block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpollParams {
     /// For how many µs it polls before it sleeps, at most [`MAX_BUSY_POLL_USECS`]. 0: not at all, or, with
@@ -96,6 +96,10 @@ pub(crate) trait Waits {
     fn is_ready(&mut self) -> bool;
     /// Looks for what no poll brings, if it is time. Called between two polls, at `now` by the stack's clock.
     fn between_polls(&mut self, _now: u64) {}
+    /// Whether threads that a poll had something for may wait for this one's CPU.
+    fn yields_to_woken(&self) -> bool {
+        false
+    }
     /// Offers the CPU to other threads. The caller owns nothing.
     fn offer_cpu(&mut self) {
         std::thread::yield_now();
@@ -286,14 +290,14 @@ impl BusyPoll {
             let env = &mut self.env;
             owned.flush_gro(n >= budget, |info, batch| env.receive(info, batch));
             // Other applications, each time: this one may go on for long.
-            self.env.wake_apps();
+            let woke = self.env.wake_apps();
             let over = *now >= end;
             *now = self.env.shared.clock.now();
             waits.between_polls(*now);
             if over || waits.is_ready() || owned.disable_pending() {
                 return false;
             }
-            if *now >= turn {
+            if *now >= turn || woke && waits.yields_to_woken() {
                 return true;
             }
         }
@@ -435,5 +439,13 @@ impl BusyPoll {
         if let Some(instance) = &self.instance {
             instance.polls_at.store(at, Ordering::Relaxed);
         }
+    }
+}
+
+impl Drop for BusyPoll {
+    /// The instance is polled by its context from now on.
+    fn drop(&mut self) {
+        self.give_back();
+        self.env.ctx.drain();
     }
 }

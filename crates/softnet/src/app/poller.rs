@@ -320,7 +320,6 @@ impl Drop for NapiPoller {
     fn drop(&mut self) {
         let Inbox { instance, app, receiver, pending } = &mut self.inbox;
         instance.apps.remove(app);
-        self.busy.give_back();
         let ctx = &mut self.busy.env.ctx;
         let mut free = |mut list: SkbList| {
             while let Some(skb) = list.pop_front() {
@@ -332,7 +331,6 @@ impl Drop for NapiPoller {
         if let Some(receiver) = receiver.take() {
             receiver.close(free);
         }
-        self.busy.env.ctx.drain();
     }
 }
 

@@ -419,7 +419,5 @@ impl Drop for Epoll {
         items.by_slot.keys().for_each(|slot| self.ctl.unwatch(*slot));
         drop(items);
         self.ctl.shared.sockets.remove_set(&self.ctl.set);
-        self.busy.give_back();
-        self.busy.env.ctx.drain();
     }
 }

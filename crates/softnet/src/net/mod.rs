@@ -23,6 +23,7 @@
 //! waits for a receiver; datagrams that do not fit are dropped and counted. A sender that is held
 //! back before a TX queue blocks, or gets `EAGAIN`.
 
+mod busy_poll;
 mod epoll;
 pub(crate) mod groups;
 #[cfg(feature = "mio")]

@@ -9,7 +9,9 @@ use softnet_core::sock::route::RouteError;
 use softnet_core::sock::{BindError, SocketError};
 use softnet_core::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use super::busy_poll::BusyPollOption;
 use super::udp::UdpSocket;
+use super::{EpollParams, OutOfRange};
 
 /// Bytes of packet memory that a datagram of one packet takes: a frame and its head.
 pub(super) const TRUESIZE: usize = FRAME_SIZE + 128;
@@ -20,6 +22,7 @@ const DEFAULT_BUFFER: u32 = 1 << 20;
 /// Options of one socket; any thread may set them.
 pub(super) struct Options {
     pub(super) nonblocking: AtomicBool,
+    pub(super) busy_poll: BusyPollOption,
     pub(super) broadcast: AtomicBool,
     pub(super) multicast_loop: AtomicBool,
     pub(super) multicast_loop6: AtomicBool,
@@ -40,6 +43,7 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             nonblocking: AtomicBool::new(false),
+            busy_poll: BusyPollOption::default(),
             broadcast: AtomicBool::new(false),
             multicast_loop: AtomicBool::new(true),
             multicast_loop6: AtomicBool::new(true),
@@ -143,6 +147,18 @@ impl UdpSocket {
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         self.inner().options.nonblocking.store(nonblocking, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// How calls that wait for a datagram poll before they block (`SO_BUSY_POLL`, `SO_PREFER_BUSY_POLL` and
+    /// `SO_BUSY_POLL_BUDGET`): the thread polls the NAPI instance that the socket's last one came by, rather than be
+    /// woken by the thread that would. At most 33 s; the default does not poll.
+    pub fn set_busy_poll(&self, params: EpollParams) -> Result<(), OutOfRange> {
+        self.inner().options.busy_poll.set(&params)
+    }
+
+    /// See [`set_busy_poll`](Self::set_busy_poll).
+    pub fn busy_poll(&self) -> EpollParams {
+        self.inner().options.busy_poll.get()
     }
 
     /// Time-out of receiving; `None`: none. A time-out of 0 is an error.

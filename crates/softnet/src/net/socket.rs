@@ -12,6 +12,7 @@ use rustix::thread::futex;
 use softnet_core::sock::key::Addr;
 use softnet_core::sock::{Inbox, Message, Readiness, Slot, SlotRef};
 
+use super::busy_poll::{BusyPollOption, poll_or_block};
 use super::groups;
 use super::options::errno;
 use crate::stack::{StackInner, before_wait, with};
@@ -90,28 +91,46 @@ pub(super) fn unwatched(shared: &Arc<StackInner>, index: u32) {
     shared.sockets.notifier.watchers.forget(index);
 }
 
-/// Blocks until the socket in `slot` is `ready`, the stack stops, or it is `until`: then the error
-/// is `EAGAIN`.
+/// Waits until the socket in `slot` is `ready`, the stack stops, or it is `until`: then the error
+/// is `EAGAIN`. Polls meanwhile as `busy_poll` says.
 pub(super) fn wait(
     shared: &Arc<StackInner>,
     slot: &Slot,
+    busy_poll: &BusyPollOption,
     until: Option<Instant>,
     ready: impl Fn(&Readiness) -> bool,
 ) -> io::Result<()> {
+    let params = busy_poll.get();
+    if params.polls() {
+        return poll_or_block(shared, slot, params, until, ready);
+    }
     before_wait(shared);
+    match until.map(|until| until.saturating_duration_since(Instant::now())) {
+        Some(Duration::ZERO) if !ready(&slot.readiness()) && !shared.sockets.is_stopped() => {
+            Err(errno(Errno::AGAIN))
+        }
+        left => {
+            block(shared, slot, left, ready);
+            Ok(())
+        }
+    }
+}
+
+/// Blocks once, unless the socket in `slot` is `ready` or the stack has stopped, for at most `left`.
+pub(super) fn block(
+    shared: &StackInner,
+    slot: &Slot,
+    left: Option<Duration>,
+    ready: impl Fn(&Readiness) -> bool,
+) {
     let ticket = slot.wait().ticket();
     if ready(&slot.readiness()) || shared.sockets.is_stopped() {
-        return Ok(());
+        return;
     }
-    let left = match until.map(|until| until.saturating_duration_since(Instant::now())) {
-        Some(Duration::ZERO) => return Err(errno(Errno::AGAIN)),
-        left => left,
-    };
     let left = left.map(|left| Timespec {
         tv_sec: left.as_secs().min(i64::MAX as u64) as i64,
         tv_nsec: left.subsec_nanos().into(),
     });
     // Whatever ends it, a look says what there is.
     let _ = futex::wait(slot.wait().word(), futex::Flags::PRIVATE, ticket.value(), left.as_ref());
-    Ok(())
 }

@@ -462,7 +462,7 @@ impl UdpSocket {
 
     /// Blocks until something waits, an error does, the stack stops, or it is `until`.
     fn wait_readable(&self, until: Option<Instant>) -> io::Result<()> {
-        wait(&self.0.shared, self.slot(), until, |now| now.readable || now.error)
+        wait(&self.0.shared, self.slot(), &self.0.options.busy_poll, until, |now| now.readable || now.error)
     }
 
     /// What may be done with it now without waiting.

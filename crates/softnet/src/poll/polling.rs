@@ -119,17 +119,17 @@ impl PollContext {
 
     /// Wakes applications that were handed packets, threads that wait for sockets which were, and
     /// workers that packets were steered to: after the poll, so that they do not take the CPU from
-    /// it.
-    pub(crate) fn wake_apps(&mut self) {
+    /// it. Returns whether an application got something.
+    pub(crate) fn wake_apps(&mut self) -> bool {
         if let Some(steerer) = &mut self.steerer {
             steerer.notify(&self.shared.backlogs);
         }
-        if !self.woken.is_empty() {
+        let any = !self.woken.is_empty() || !self.ready.is_empty();
+        if any {
             self.woken.drain(..).for_each(|app| app.waker.wake());
-        }
-        if !self.ready.is_empty() {
             self.ready.drain(..).for_each(|slot| self.shared.sockets.arrived(slot));
         }
+        any
     }
 
     /// Before the thread sleeps or yields: lets go of what it must not keep meanwhile.

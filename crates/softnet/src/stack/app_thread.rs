@@ -8,6 +8,7 @@
 //! [`CacheShare`](crate::stack::CacheShare) allows. Invariant: it is not locked while code of
 //! the caller runs.
 
+use std::any::Any;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, Weak};
@@ -19,6 +20,12 @@ use softnet_core::ip::tables::Tables;
 use super::StackInner;
 use crate::util::{current_tid, lock};
 
+/// What a thread keeps from one call to the next, and may have suspended the queue of an instance with.
+pub(crate) trait Parked: Any + Send {
+    /// The thread blocks without it: what it polled is its context's to poll.
+    fn give_way(&mut self);
+}
+
 /// See the module.
 pub(crate) struct AppThread {
     pub(crate) ctx: SoftnetData,
@@ -27,6 +34,8 @@ pub(crate) struct AppThread {
     pub(crate) ready: Vec<u32>,
     /// The thread's id.
     pub(crate) tid: u32,
+    /// What polls in calls of the thread that block, between two of them.
+    pub(crate) parked: Option<Box<dyn Parked>>,
 }
 
 impl AppThread {
@@ -35,11 +44,13 @@ impl AppThread {
         if let Some(name) = std::thread::current().name() {
             ctx.stats().name.get_or_init(|| name.into());
         }
-        AppThread { ctx, tables: Cache::new(shared.tables.clone()), ready: Vec::new(), tid: current_tid() }
+        let tables = Cache::new(shared.tables.clone());
+        AppThread { ctx, tables, ready: Vec::new(), tid: current_tid(), parked: None }
     }
 
-    /// Gives cached packet memory back.
+    /// Gives cached packet memory back; what polls is gone.
     pub(crate) fn drain(&mut self) {
+        self.parked = None;
         self.ctx.drain();
     }
 }
@@ -102,13 +113,14 @@ pub(crate) fn with<R>(shared: &Arc<StackInner>, f: impl FnOnce(&mut AppThread) -
 }
 
 /// The calling thread is about to block: its context, if it has one, gives back memory that other
-/// threads may need meanwhile.
+/// threads may need meanwhile, and what it has [parked](Parked) gives way.
 pub(crate) fn before_wait(shared: &StackInner) {
     let known = THREADS.try_with(|threads| {
         threads.borrow().iter().find(|known| std::ptr::eq(known.shared.as_ptr(), shared)).cloned()
     });
     if let Ok(Some(known)) = known {
-        let AppThread { ctx, tables, .. } = &mut *lock(&known.thread);
+        let AppThread { ctx, tables, parked, .. } = &mut *lock(&known.thread);
+        parked.iter_mut().for_each(|parked| parked.give_way());
         // So that no old snapshot is kept alive.
         tables.load();
         shared.cache_share.before_wait(ctx);

@@ -19,7 +19,7 @@ mod sockets;
 pub(crate) mod tcp;
 mod udp;
 
-pub(crate) use app_thread::{AppThread, before_wait, with};
+pub(crate) use app_thread::{AppThread, Parked, before_wait, with};
 pub(crate) use cache_share::CacheShare;
 pub use handle::Handle;
 pub use inner::StackInner;

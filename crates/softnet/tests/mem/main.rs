@@ -5,6 +5,7 @@
 mod apps;
 mod arfs;
 mod builder;
+mod busy_poll;
 mod contexts;
 mod deferral;
 mod epoll;

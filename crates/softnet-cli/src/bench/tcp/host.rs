@@ -51,8 +51,8 @@ pub(super) trait Host: Clone + Send + 'static {
     fn connected(stream: &Self::Stream) -> io::Result<bool>;
     /// The next close is a reset, which leaves nothing behind in either stack.
     fn reset_on_close(stream: &Self::Stream) -> io::Result<()>;
-    /// The stream's calls wait from now on.
-    fn block(stream: &Self::Stream, limit: Duration) -> io::Result<()>;
+    /// The stream's calls wait from now on, as `way` says, and no longer than `limit`.
+    fn block(stream: &Self::Stream, way: &Way, limit: Duration) -> io::Result<()>;
     /// Ends the sending direction.
     fn shut(stream: &Self::Stream) -> io::Result<()>;
     /// An empty set, which waits as `way` says.
@@ -115,7 +115,8 @@ impl Host for Softnet {
         stream.set_linger(Some(Duration::ZERO))
     }
 
-    fn block(stream: &Self::Stream, limit: Duration) -> io::Result<()> {
+    fn block(stream: &Self::Stream, way: &Way, limit: Duration) -> io::Result<()> {
+        stream.set_busy_poll(way.params()).map_err(io::Error::other)?;
         stream.set_nonblocking(false)?;
         stream.set_read_timeout(Some(limit))?;
         stream.set_write_timeout(Some(limit))
@@ -241,7 +242,8 @@ impl Host for Kernel {
         Ok(rustix::net::sockopt::set_socket_linger(stream, Some(Duration::ZERO))?)
     }
 
-    fn block(stream: &Self::Stream, limit: Duration) -> io::Result<()> {
+    /// `SO_BUSY_POLL` changes nothing: veth pairs have no NAPI instance that a socket could poll.
+    fn block(stream: &Self::Stream, _: &Way, limit: Duration) -> io::Result<()> {
         stream.set_nonblocking(false)?;
         stream.set_read_timeout(Some(limit))?;
         stream.set_write_timeout(Some(limit))

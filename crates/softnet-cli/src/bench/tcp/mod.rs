@@ -12,6 +12,7 @@
 mod churn;
 mod client;
 pub(super) mod conn;
+mod distance;
 mod flood;
 mod host;
 pub(super) mod idle;

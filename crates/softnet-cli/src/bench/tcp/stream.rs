@@ -1,6 +1,5 @@
 //! `softnet bench tcp-stream`: bytes that flow one way over TCP.
 
-use std::cell::RefCell;
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,8 +10,11 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde_json::json;
 
+use super::distance::round_trip_ns;
 use super::host::Host;
 use super::rig::{Ends, Rig, addresses};
+use super::rr::set_knobs;
+use super::ways::{BASE, BUSY, KERNEL, Way};
 use super::wire::STREAM_RING;
 use super::{Cpus, stack_threads};
 use crate::bench::Common;
@@ -28,15 +30,21 @@ Streams from writers on one CPU to readers on another, each with a thread of its
 compared. Needs two CPUs, and root for all but --device mem.
 
   softnet         softnet at one end (--device xdp: the other is the kernel's), or at both (--device mem). Runs of segments
-                  leave uncut: to the kernel (`tso = true`), or over a wire like that between two virtual machines
-  softnet-plain   the same with packets of the MTU: by AF_XDP alone, or cut by the emulated NIC
+                  leave uncut: to the kernel (`tso = true`), or over a wire like that between two virtual machines.
+                  A worker polls, and wakes the threads that block
+  softnet-busy    the same, and a call that would block polls the queue itself for 50 µs first (SO_BUSY_POLL with
+                  SO_PREFER_BUSY_POLL, and the queue's doorbell suspended between two calls)
+  ...-plain       the same with packets of the MTU: by AF_XDP alone, or cut by the emulated NIC
   kernel-plain    the kernel at both ends of a veth pair without TSO and GSO, as AF_XDP has it: packets of the MTU
   kernel          the same with all offloads: segments of 64 KiB are handed over by reference
   direction       send: softnet writes, or the server's end does; recv: it reads
-  cpu_percent     of the threads of the server's end, stack included; on veth the CPU that sends does the other end's softirq";
+  cpu_percent     of the threads of the server's end, stack included; on veth the CPU that sends does the other end's softirq
+  line_ns         what a cache line takes from one CPU to the other and back, just before. Near CPUs, as two threads of a
+                  core, take about 50 ns, cores that share no cache 300: hosts of virtual machines move CPUs about, and
+                  bytes that one CPU has written then cost the other three or four times as much";
 
 /// The figures that decide.
-pub(in crate::bench) const LEADING: &[&str] = &["gbit_s", "cpu_percent", "gbit_s_per_cpu"];
+pub(in crate::bench) const LEADING: &[&str] = &["gbit_s", "cpu_percent", "gbit_s_per_cpu", "line_ns"];
 
 /// Bytes of one call.
 const CALL: usize = 128 << 10;
@@ -46,13 +54,11 @@ const PERIOD: usize = 65_521;
 const STILL: Duration = Duration::from_secs(20);
 
 /// The cases that are bounded, and what is on the wire of AF_XDP.
-const CASES: [(&str, &str); 2] = [
-    (
-        "softnet",
-        "What softnet sends goes to the kernel in runs of segments; all else are packets of the MTU.",
-    ),
-    ("softnet-plain", "Packets of the MTU on the wire of both."),
-];
+const CASES: [(&str, &str); 4] =
+    [("softnet", RUNS), ("softnet-plain", PACKETS), ("softnet-busy", RUNS), ("softnet-busy-plain", PACKETS)];
+const RUNS: &str =
+    "What softnet sends goes to the kernel in runs of segments; all else are packets of the MTU.";
+const PACKETS: &str = "Packets of the MTU on the wire of both.";
 
 #[derive(Args, Debug)]
 pub(crate) struct TcpStreams {
@@ -94,6 +100,7 @@ impl Streams {
         (server, client): (&S, &C),
         direction: Direction,
         n: usize,
+        way: &Way,
         cpus: Cpus,
     ) -> Result<Streams, String> {
         let mut streams = Streams {
@@ -121,8 +128,8 @@ impl Streams {
             while !C::connected(&far).map_err(text)? {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            S::block(&near, STILL).map_err(text)?;
-            C::block(&far, STILL).map_err(text)?;
+            S::block(&near, way, STILL).map_err(text)?;
+            C::block(&far, way, STILL).map_err(text)?;
             match direction {
                 Direction::Send => {
                     streams.writes::<S>(near, &data, cpus.server, true);
@@ -209,13 +216,16 @@ pub(super) fn measure(
     rig: &Rig,
     direction: Direction,
     n: usize,
+    way: &Way,
     cpus: Cpus,
     (warm, time): (Duration, Duration),
 ) -> Result<Sample, String> {
+    rig.stacks.iter().try_for_each(|stack| set_knobs(stack, way))?;
+    let line_ns = round_trip_ns(cpus)?;
     let mut streams = match &rig.ends {
-        Ends::Mem { server, client } => Streams::start((server, client), direction, n, cpus),
-        Ends::Xdp { server, client } => Streams::start((server, client), direction, n, cpus),
-        Ends::Kernel { server, client } => Streams::start((server, client), direction, n, cpus),
+        Ends::Mem { server, client } => Streams::start((server, client), direction, n, way, cpus),
+        Ends::Xdp { server, client } => Streams::start((server, client), direction, n, way, cpus),
+        Ends::Kernel { server, client } => Streams::start((server, client), direction, n, way, cpus),
     }?;
     std::thread::sleep(warm);
     let mut tids = streams.tids.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -226,26 +236,32 @@ pub(super) fn measure(
     let cpu = (Usage::of(&tids) - used).cpu_ns as f64 / 1e9 / took;
     streams.end()?;
     let gbit_s = moved as f64 * 8.0 / took / 1e9;
-    Ok(vec![("gbit_s", gbit_s), ("cpu_percent", 100.0 * cpu), ("gbit_s_per_cpu", gbit_s / cpu.max(0.01))])
+    Ok(vec![
+        ("gbit_s", gbit_s),
+        ("cpu_percent", 100.0 * cpu),
+        ("gbit_s_per_cpu", gbit_s / cpu.max(0.01)),
+        ("line_ns", line_ns),
+    ])
 }
 
 impl TcpStreams {
     pub(crate) fn run(&self) -> Result<Report, String> {
         let cpus = Cpus::new(self.common.cpu)?;
         let (mem, xdp) = (self.device.mem(), self.device.xdp());
+        // Cases of a rig, with the way in which its threads wait.
+        let runs = || vec![("softnet", &BASE), ("softnet-busy", &BUSY)];
+        let packets = || vec![("softnet-plain", &BASE), ("softnet-busy-plain", &BUSY)];
         let mut rigs = Vec::new();
         if mem {
-            rigs.push(("softnet", "mem", Rig::mem(cpus.server, cpus.client, true, STREAM_RING)?));
-            rigs.push(("softnet-plain", "mem", Rig::mem(cpus.server, cpus.client, false, STREAM_RING)?));
+            rigs.push((runs(), "mem", Rig::mem(cpus.server, cpus.client, true, STREAM_RING)?));
+            rigs.push((packets(), "mem", Rig::mem(cpus.server, cpus.client, false, STREAM_RING)?));
         }
         if xdp {
-            rigs.push(("softnet", "xdp", Rig::xdp(cpus.server, true)?));
-            rigs.push(("softnet-plain", "xdp", Rig::xdp(cpus.server, false)?));
-            rigs.push(("kernel-plain", "xdp", Rig::kernel(false)?));
-            rigs.push(("kernel", "xdp", Rig::kernel(true)?));
+            rigs.push((runs(), "xdp", Rig::xdp(cpus.server, true)?));
+            rigs.push((packets(), "xdp", Rig::xdp(cpus.server, false)?));
+            rigs.push((vec![("kernel-plain", &KERNEL)], "xdp", Rig::kernel(false)?));
+            rigs.push((vec![("kernel", &KERNEL)], "xdp", Rig::kernel(true)?));
         }
-        let rigs: Vec<_> =
-            rigs.into_iter().map(|(case, device, rig)| (case, device, RefCell::new(rig))).collect();
         let times = match self.common.quick {
             true => (Duration::from_millis(200), Duration::from_millis(500)),
             false => (Duration::from_millis(500), Duration::from_secs(2)),
@@ -253,18 +269,19 @@ impl TcpStreams {
         let mut cases = Vec::new();
         for n in [1, 4] {
             for direction in [Direction::Send, Direction::Recv] {
-                for (case, device, rig) in &rigs {
-                    // Both ends are the same kind.
-                    if direction == Direction::Recv && *device == "mem" {
-                        continue;
+                // With `mem` both ends are the same kind.
+                for (of, device, rig) in
+                    rigs.iter().filter(|(_, device, _)| direction == Direction::Send || *device != "mem")
+                {
+                    for (case, way) in of {
+                        let params = vec![
+                            ("device", json!(device)),
+                            ("streams", json!(n)),
+                            ("direction", json!(direction.name())),
+                        ];
+                        let measure = move || measure(rig, direction, n, way, cpus, times);
+                        cases.push(Case { row: Row::new(*case, params), measure: Box::new(measure) });
                     }
-                    let params = vec![
-                        ("device", json!(device)),
-                        ("streams", json!(n)),
-                        ("direction", json!(direction.name())),
-                    ];
-                    let measure = move || measure(&rig.borrow(), direction, n, cpus, times);
-                    cases.push(Case { row: Row::new(*case, params), measure: Box::new(measure) });
                 }
             }
         }

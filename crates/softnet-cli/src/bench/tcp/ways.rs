@@ -61,6 +61,9 @@ pub(super) const FULLBUSY: Way = Way {
     ..BASE
 };
 
+/// A call that blocks polls first, and the instance is suspended between two calls.
+pub(super) const BUSY: Way = Way { name: "busy", busy_poll_usecs: Some(50), ..SUSPEND20 };
+
 /// A thread of the ordinary policy polls.
 pub(super) const THREADED: Way = Way { name: "threaded", context: Context::Threaded, ..BASE };
 

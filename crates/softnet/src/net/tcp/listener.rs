@@ -16,6 +16,7 @@ use softnet_dev::xdp::LocalEnd;
 use super::super::Handle;
 use super::super::options::{Options, errno, of_bind, set_timeout, timeout};
 use super::super::socket::{closed, is_socket, wait};
+use super::super::{EpollParams, OutOfRange};
 use super::stream::TcpStream;
 use super::{TcpBuilder, leave_end, on_shard, until};
 use crate::stack::StackInner;
@@ -82,6 +83,7 @@ impl TcpListener {
                 }
                 let stream = self.attach(&child, place);
                 stream.set_read_timeout(timeout(&options.read_timeout))?;
+                stream.0.options.busy_poll.inherit(&options.busy_poll);
                 let peer = stream.peer_addr()?;
                 return Ok((stream, peer));
             }
@@ -89,7 +91,7 @@ impl TcpListener {
                 return Err(errno(Errno::AGAIN));
             }
             let until = *deadline.get_or_insert_with(|| until(timeout(&options.read_timeout)));
-            wait(shared, slot.slot(), until, |now| now.readable)?;
+            wait(shared, slot.slot(), &options.busy_poll, until, |now| now.readable)?;
         }
     }
 
@@ -122,6 +124,17 @@ impl TcpListener {
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         self.0.options.nonblocking.store(nonblocking, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// How [`accept`](Self::accept) polls before it blocks, and calls of the streams that it returns:
+    /// [`TcpStream::set_busy_poll`].
+    pub fn set_busy_poll(&self, params: EpollParams) -> Result<(), OutOfRange> {
+        self.0.options.busy_poll.set(&params)
+    }
+
+    /// See [`set_busy_poll`](Self::set_busy_poll).
+    pub fn busy_poll(&self) -> EpollParams {
+        self.0.options.busy_poll.get()
     }
 
     /// Time-out of [`accept`](Self::accept), which fails with [`WouldBlock`](io::ErrorKind::WouldBlock) then

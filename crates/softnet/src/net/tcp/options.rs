@@ -10,6 +10,7 @@ use softnet_tcp::config::CongestionControl;
 use softnet_tcp::conn::SockOpt;
 
 use super::super::options::{errno, set_timeout, timeout};
+use super::super::{EpollParams, OutOfRange};
 use super::stream::TcpStream;
 
 impl TcpStream {
@@ -23,6 +24,18 @@ impl TcpStream {
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         self.0.options.nonblocking.store(nonblocking, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// How calls that wait poll before they block (`SO_BUSY_POLL`, `SO_PREFER_BUSY_POLL` and `SO_BUSY_POLL_BUDGET`):
+    /// the thread polls the NAPI instance that the connection's last packet came by, rather than be woken by the thread
+    /// that would. Writing polls, too, while there is no room, unlike the kernel's. At most 33 s; the default does not poll.
+    pub fn set_busy_poll(&self, params: EpollParams) -> Result<(), OutOfRange> {
+        self.0.options.busy_poll.set(&params)
+    }
+
+    /// See [`set_busy_poll`](Self::set_busy_poll).
+    pub fn busy_poll(&self) -> EpollParams {
+        self.0.options.busy_poll.get()
     }
 
     /// Time-out of reading; `None`: none. A time-out of 0 is an error.

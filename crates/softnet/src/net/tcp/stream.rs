@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use softnet_core::SoftnetData;
@@ -16,6 +16,7 @@ use softnet_core::sync::{AtomicBool, AtomicU64, Ordering};
 use softnet_tcp::conn;
 
 use super::super::Handle;
+use super::super::busy_poll::BusyPollOption;
 use super::super::options::{errno, timeout};
 use super::super::socket::{is_socket, unwatched, wait};
 use super::{TcpBuilder, TcpInfo, of_call, of_error, on_shard, until};
@@ -45,6 +46,7 @@ pub(super) struct Inner {
 #[derive(Default)]
 pub(super) struct Options {
     pub(super) nonblocking: AtomicBool,
+    pub(super) busy_poll: BusyPollOption,
     /// In ns; 0: no time-out.
     pub(super) read_timeout: AtomicU64,
     pub(super) write_timeout: AtomicU64,
@@ -121,6 +123,10 @@ impl TcpStream {
         Ok(on_shard(&self.0.shared, self.0.shard as usize, f))
     }
 
+    fn wait(&self, until: Option<Instant>, ready: impl Fn(&Readiness) -> bool) -> io::Result<()> {
+        wait(&self.0.shared, self.slot(), &self.0.options.busy_poll, until, ready)
+    }
+
     /// Waits until the handshake is done, or has failed.
     pub(super) fn connected(&self, timeout: Option<Duration>) -> io::Result<()> {
         let until = until(timeout);
@@ -128,8 +134,7 @@ impl TcpStream {
             if let Some(done) = self.is_connected() {
                 return done;
             }
-            wait(&self.0.shared, self.slot(), until, |now| now.writable || now.error)
-                .map_err(|_| errno(Errno::TIMEDOUT))?;
+            self.wait(until, |now| now.writable || now.error).map_err(|_| errno(Errno::TIMEDOUT))?;
         }
     }
 
@@ -155,7 +160,7 @@ impl TcpStream {
             match self.call(&mut f)? {
                 Err(CallError::WouldBlock) if !self.0.options.nonblocking.load(Ordering::Relaxed) => {
                     let until = *deadline.get_or_insert_with(|| until(timeout(limit)));
-                    wait(&self.0.shared, self.slot(), until, &ready)?;
+                    self.wait(until, &ready)?;
                 }
                 result => return result.map_err(of_call),
             }
