@@ -9,10 +9,10 @@
 //! and on the kernel's. What is at the two ends is a [`Rig`](rig::Rig). Invariant: what is compared
 //! is measured in one run, in turns.
 
+mod ceiling;
 mod churn;
 mod client;
 pub(super) mod conn;
-mod distance;
 mod flood;
 mod host;
 pub(super) mod idle;
