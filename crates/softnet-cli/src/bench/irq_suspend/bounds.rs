@@ -3,7 +3,8 @@
 
 use serde_json::{Value, json};
 
-use super::{load_value, meaning};
+use super::load::load_value;
+use super::meaning;
 use crate::bench::report::Bound::{self, AtLeast, AtMost};
 use crate::bench::report::{Report, Row};
 

@@ -6,6 +6,8 @@ use softnet::PollerParams;
 use softnet::config::Knobs;
 use softnet_dev::mem::Coalesce;
 
+use crate::bench::tcp::ways::{self, Way};
+
 /// One way to wait for requests.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Case {
@@ -110,6 +112,18 @@ impl Case {
             ..PollerParams::default()
         }
     }
+
+    /// Of instance and application, as the benches of TCP have it.
+    pub(super) fn way(&self) -> Way {
+        Way {
+            name: self.name,
+            busy_poll_usecs: self.busy_poll_usecs,
+            napi_defer_hard_irqs: self.napi_defer_hard_irqs,
+            gro_flush_timeout: self.gro_flush_timeout,
+            irq_suspend_timeout: self.irq_suspend_timeout,
+            ..ways::BASE
+        }
+    }
 }
 
 #[cfg(test)]
@@ -134,5 +148,19 @@ mod tests {
         assert!(poller.prefer_busy_poll && poller.busy_poll_usecs == 1000 && poller.busy_poll_budget == 64);
         assert_eq!(fullbusy.knobs().gro_flush_timeout, Some(5_000_000));
         assert!(!BASE.poller().prefer_busy_poll);
+    }
+
+    /// The benches of TCP have some of the cases by the same names.
+    #[test]
+    fn ways_of_tcp_are_the_same() {
+        for way in [ways::BASE, ways::SUSPEND20, ways::FULLBUSY] {
+            assert_eq!(named(way.name).way(), way);
+        }
+        for case in CASES.iter().filter(|case| !case.coalesces()) {
+            let (way, poller) = (case.way(), case.poller());
+            assert_eq!(way.knobs(), case.knobs());
+            assert_eq!(way.params(), poller.epoll(), "{}", case.name);
+            assert!(case.wait.is_none_or(|wait| way.wait() == wait));
+        }
     }
 }

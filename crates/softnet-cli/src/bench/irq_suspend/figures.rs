@@ -64,4 +64,12 @@ impl Polled<'_> {
             ("packets_per_poll", share(self.rate(|n| n.packets), polls - empty)),
         ]
     }
+
+    /// What applications polled themselves, and how often an instance was suspended for them.
+    pub(super) fn waits(&self) -> [(&'static str, f64); 2] {
+        [
+            ("busy_polls_per_s", self.rate(|n| n.busy_polls)),
+            ("suspensions_per_s", self.rate(|n| n.suspensions)),
+        ]
+    }
 }

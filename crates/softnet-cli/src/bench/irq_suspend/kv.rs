@@ -18,8 +18,9 @@ use udp_kv::Waiting;
 use super::bounds::state_bounds;
 use super::cases::{self, CASES, Case};
 use super::figures::{self, Polled};
+use super::load::{Asked, load_value};
 use super::measure::Times;
-use super::{FLOWS, IrqSuspend, load_value, published, sleeps};
+use super::{FLOWS, IrqSuspend, published, sleeps};
 use crate::bench::cpu::Used;
 use crate::bench::echo::{Load, Usage};
 use crate::bench::harness::{self, alternate};
@@ -51,17 +52,6 @@ struct Group {
     hosts: Vec<Host>,
     /// What the best of the kernel's cases did at most in this round, in requests a second.
     kernel: Cell<f64>,
-}
-
-/// How much is asked.
-#[derive(Clone, Copy, PartialEq)]
-enum Asked {
-    /// As much as is answered.
-    Max,
-    /// Percent of what `base` of the same host answered.
-    OfOwn(u32),
-    /// Percent of what the kernel answered at its best: the same rate for all.
-    OfKernel(u32),
 }
 
 /// A row: the stack that serves, how, how much is asked.
@@ -97,16 +87,6 @@ impl Group {
         Group { rx_cpu, hosts, kernel: Cell::new(0.0) }
     }
 
-    fn loads(&self, quick: bool) -> Vec<Asked> {
-        let percents: &[u32] = if quick { &[20, 80] } else { &[20, 40, 60, 80, 100] };
-        let own = percents.iter().map(|percent| Asked::OfOwn(*percent));
-        let mut loads: Vec<Asked> = std::iter::once(Asked::Max).chain(own).collect();
-        if self.hosts.len() > 1 {
-            loads.extend(percents.iter().map(|percent| Asked::OfKernel(*percent)));
-        }
-        loads
-    }
-
     fn entries<'a>(&'a self, chosen: &[&'static Case], maxevents: &[u16], asked: Asked) -> Vec<Entry<'a>> {
         let mut entries: Vec<Entry<'a>> = Vec::new();
         for host in &self.hosts {
@@ -123,11 +103,9 @@ impl Group {
 
     fn measure(&self, entry: Entry<'_>, cpu: usize, times: Times) -> Result<Sample, String> {
         let Entry { host, case, knobs, max_events, asked, first } = entry;
-        let share = |of: f64, percent: u32| Load::Open { rate: of * f64::from(percent) / 100.0 };
-        let load = match asked {
-            Asked::Max => Load::Closed { flows: FLOWS },
-            Asked::OfOwn(percent) => share(host.capacity.get(), percent),
-            Asked::OfKernel(percent) => share(self.kernel.get(), percent),
+        let load = match asked.rate(host.capacity.get(), self.kernel.get()) {
+            None => Load::Closed { flows: FLOWS },
+            Some(rate) => Load::Open { rate },
         };
         let mut bed = host.bed.borrow_mut();
         bed.side.set_kernel_knobs(knobs)?;
@@ -152,17 +130,12 @@ impl Group {
 
     fn row(&self, entry: Entry<'_>) -> Row {
         let bed = entry.host.bed.borrow();
-        let (load, load_of) = match entry.asked {
-            Asked::Max => (None, "own"),
-            Asked::OfOwn(percent) => (Some(percent), "own"),
-            Asked::OfKernel(percent) => (Some(percent), "kernel"),
-        };
         let params = vec![
             ("app", json!("kv")),
             ("device", json!(entry.host.device)),
             ("rx_cpu", json!(self.rx_cpu)),
-            ("load", load_value(load)),
-            ("load_of", json!(load_of)),
+            ("load", load_value(entry.asked.percent())),
+            ("load_of", json!(entry.asked.load_of())),
             ("veth_timeout_us", json!(entry.knobs.gro_flush_timeout / 1000)),
             ("maxevents", json!(entry.max_events)),
             ("worker_policy", json!(bed.side.policy())),
@@ -232,7 +205,7 @@ pub(super) fn run(bench: &IrqSuspend, cpu: usize, client: usize) -> Result<Repor
     let mut measured = Vec::new();
     for group in &groups {
         let entries = |load| group.entries(&chosen, &bench.maxevents, load);
-        for entry in group.loads(quick).into_iter().flat_map(entries) {
+        for entry in Asked::all(quick, group.hosts.len() > 1).into_iter().flat_map(entries) {
             let measure = Box::new(move || group.measure(entry, cpu, times));
             measured.push(harness::Case { row: group.row(entry), measure });
         }
@@ -349,10 +322,7 @@ fn measure(
     if let (Some(begin), Some(end)) = (&begin.napi, &end.napi) {
         let polled = Polled { begin, end, seconds };
         sample.extend(polled.polls());
-        sample.extend([
-            ("busy_polls_per_s", polled.rate(|n| n.busy_polls)),
-            ("suspensions_per_s", polled.rate(|n| n.suspensions)),
-        ]);
+        sample.extend(polled.waits());
     }
     Ok(sample)
 }

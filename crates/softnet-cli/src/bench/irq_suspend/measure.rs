@@ -88,8 +88,9 @@ pub(super) fn measure(
         ("worker_wakeups_per_s", worker.blocked as f64 / seconds),
         ("app_wakeups_per_s", app.blocked as f64 / seconds),
         ("app_preempted_per_s", app.preempted as f64 / seconds),
-        ("busy_polls_per_s", polled.rate(|n| n.busy_polls)),
-        ("suspensions_per_s", polled.rate(|n| n.suspensions)),
+    ]);
+    sample.extend(polled.waits());
+    sample.extend([
         ("deferrals_per_s", deferrals),
         ("effective_timeout_us", share(deferral_ns, deferrals) / 1000.0),
     ]);

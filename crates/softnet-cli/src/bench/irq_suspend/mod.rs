@@ -22,15 +22,17 @@ mod bounds;
 mod cases;
 mod figures;
 mod kv;
+mod load;
 mod measure;
 mod published;
 mod sleeps;
+mod tcp;
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use serde_json::{Value, json};
+use serde_json::json;
 use softnet::config::Context;
 use softnet_dev::sched::Policy;
 
@@ -38,8 +40,10 @@ use super::device::Device;
 use super::echo::{Bed, Load, Setup};
 use super::harness::{self, alternate};
 use super::report::{Bound, Report, Row, Sample};
+use super::tcp::Cpus;
 use super::{Common, cpus, pin};
 use cases::{CASES, Case};
+use load::load_value;
 use measure::{Application, Times, measure};
 
 pub(crate) const HELP: &str = "\
@@ -111,7 +115,7 @@ pub(crate) struct IrqSuspend {
     /// cases with the first) [kv]
     #[arg(long, value_name = "N", default_values_t = [64, 8], value_parser = clap::value_parser!(u16).range(1..=64))]
     maxevents: Vec<u16>,
-    /// Measure the same server on the kernel's sockets too, over a veth pair [kv]
+    /// Measure the same server on the kernel's sockets too, over a veth pair [kv, tcp]
     #[arg(long, value_enum)]
     peer: Option<Peer>,
     /// Microseconds of computing on each request [echo]
@@ -128,6 +132,8 @@ enum What {
     Echo,
     /// udp-kv, on sockets
     Kv,
+    /// A server of 500 TCP connections, which sends requests back
+    Tcp,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq)]
@@ -139,10 +145,6 @@ enum Peer {
 /// How much is offered: as much as possible, or percent of what `base` answered.
 const FULL: [Option<u32>; 7] = [None, Some(20), Some(40), Some(60), Some(80), Some(100), Some(102)];
 const QUICK: [Option<u32>; 5] = [None, Some(20), Some(60), Some(80), Some(102)];
-
-fn load_value(load: Option<u32>) -> Value {
-    load.map_or(json!("MAX"), |percent| json!(percent))
-}
 
 /// A device with the stacks that its cases need, and what `base` could do when it was measured last.
 struct Rig {
@@ -218,7 +220,8 @@ impl IrqSuspend {
         let client = client.ok_or("irq-suspend needs two CPUs: one for the server, one for the client")?;
         match self.app {
             What::Kv => kv::run(self, cpu, client),
-            What::Echo if self.peer.is_some() => Err("--peer is for --app kv".into()),
+            What::Tcp => tcp::run(self, Cpus { server: cpu, client }),
+            What::Echo if self.peer.is_some() => Err("--peer is for --app kv and --app tcp".into()),
             What::Echo => self.run_echo(cpu, client),
         }
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use super::figures::share;
-use super::load_value;
+use super::load::load_value;
 use super::measure::Times;
 use crate::bench::echo::Usage;
 use crate::bench::pin;

@@ -19,15 +19,15 @@ pub(super) mod idle;
 pub(super) mod loss;
 mod paced;
 mod path;
-mod rig;
+pub(super) mod rig;
 pub(super) mod rr;
 mod server;
 pub(super) mod storage;
 pub(super) mod stream;
 #[cfg(test)]
 mod tests;
-mod ways;
-mod wire;
+pub(super) mod ways;
+pub(super) mod wire;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use softnet::Stack;
@@ -42,13 +42,13 @@ const TIMER: &str = "softnet-tcp";
 
 /// The CPUs of server and client.
 #[derive(Clone, Copy)]
-struct Cpus {
-    server: usize,
-    client: usize,
+pub(super) struct Cpus {
+    pub(super) server: usize,
+    pub(super) client: usize,
 }
 
 impl Cpus {
-    fn new(server: usize) -> Result<Self, String> {
+    pub(super) fn new(server: usize) -> Result<Self, String> {
         let all = cpus();
         if !all.contains(&server) {
             return Err(format!("--cpu {server}: CPUs here: {all:?}"));
@@ -61,7 +61,7 @@ impl Cpus {
 
 /// Lets this process have as many sockets of the kernel's as a run needs, or without the privilege as
 /// many as it may. Returns how many files it may have open.
-fn raise_file_limit() -> u64 {
+pub(super) fn raise_file_limit() -> u64 {
     if setrlimit(Resource::Nofile, Rlimit { current: Some(FILES), maximum: Some(FILES) }).is_err() {
         let maximum = getrlimit(Resource::Nofile).maximum;
         let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });

@@ -63,7 +63,7 @@ pub(super) enum Ends {
 }
 
 /// See the module. Stacks go before the interfaces do.
-pub(super) struct Rig {
+pub(in crate::bench) struct Rig {
     pub(super) stacks: Vec<Stack>,
     pub(super) ends: Ends,
     /// What arrives at the server, of two stacks.
@@ -148,7 +148,7 @@ fn mem_stack(cpu: usize, side: usize, lanes: &[Arc<Lane>; 2]) -> Result<Stack, S
 }
 
 /// The servers' rigs over veth.
-pub(super) fn over_veth(server: Side, cpu: usize, inline_client: bool) -> Result<Rig, String> {
+pub(in crate::bench) fn over_veth(server: Side, cpu: usize, inline_client: bool) -> Result<Rig, String> {
     let mut rig = match server {
         Side::Softnet => Rig::xdp(cpu, true),
         Side::Kernel => Rig::kernel(true),
@@ -184,7 +184,12 @@ impl Rig {
 
     /// Two stacks with a worker each. `whole`: runs of segments pass as they are. The NICs have `ring`
     /// descriptors in each ring.
-    pub(super) fn mem(server: usize, client: usize, whole: bool, ring: usize) -> Result<Self, String> {
+    pub(in crate::bench) fn mem(
+        server: usize,
+        client: usize,
+        whole: bool,
+        ring: usize,
+    ) -> Result<Self, String> {
         let lanes = [Lane::new(whole, ring), Lane::new(whole, ring)];
         let stacks = vec![mem_stack(client, 1, &lanes)?, mem_stack(server, 0, &lanes)?];
         let ends = Ends::Mem { client: Softnet(stacks[0].handle()), server: Softnet(stacks[1].handle()) };
@@ -283,12 +288,12 @@ impl Rig {
     }
 
     /// The server's stack, if it is softnet's.
-    pub(super) fn server_stack(&self) -> Option<&Stack> {
+    pub(in crate::bench) fn server_stack(&self) -> Option<&Stack> {
         self.stacks.last()
     }
 
     /// Ids of the threads that serve: `application`, a stack's, and those of the kernel that receive.
-    pub(super) fn server_threads(&self, application: i32) -> Vec<i32> {
+    pub(in crate::bench) fn server_threads(&self, application: i32) -> Vec<i32> {
         let mut threads = server_threads(self.server_stack(), application);
         threads.extend(self.napi_threads.iter().map(|tid| *tid as i32));
         threads

@@ -96,12 +96,12 @@ const OTHER_FILES: u64 = 200;
 
 /// What the client asks.
 #[derive(Clone, Copy)]
-pub(super) struct Load {
-    pub(super) connections: u32,
+pub(in crate::bench) struct Load {
+    pub(in crate::bench) connections: u32,
     /// Bytes of a request.
-    pub(super) size: u32,
+    pub(in crate::bench) size: u32,
     /// Requests a second, by the clock; without, each active connection asks when it was answered.
-    pub(super) rate: Option<f64>,
+    pub(in crate::bench) rate: Option<f64>,
 }
 
 /// Every so many connections one is active.
@@ -138,7 +138,7 @@ impl<H: Host> Asks for Client<H> {
 }
 
 /// A server and its client.
-pub(super) struct Bed {
+pub(in crate::bench) struct Bed {
     client: Box<dyn Asks>,
     server: Server,
     rig: Rig,
@@ -148,7 +148,7 @@ pub(super) struct Bed {
 }
 
 impl Bed {
-    pub(super) fn new(rig: Rig, cpus: Cpus, way: &Way) -> Result<Self, String> {
+    pub(in crate::bench) fn new(rig: Rig, cpus: Cpus, way: &Way) -> Result<Self, String> {
         let at = addresses();
         let server = match &rig.ends {
             Ends::Mem { server, .. } | Ends::Xdp { server, .. } => {
@@ -167,18 +167,45 @@ impl Bed {
         Ok(Bed { client, server, rig, cpus, context: Context::Softirq })
     }
 
-    pub(super) fn measure(
+    pub(in crate::bench) fn measure(
         &mut self,
         way: &Way,
         load: Load,
         times: (Duration, Duration),
     ) -> Result<Sample, String> {
-        let measured = self.try_measure(way, load, times);
+        self.measure_framed(way, load, times, &mut |_| ())
+    }
+
+    /// The same; `look` sees the rig when the measured time begins, and when it ends.
+    pub(in crate::bench) fn measure_framed(
+        &mut self,
+        way: &Way,
+        load: Load,
+        times: (Duration, Duration),
+        look: &mut dyn FnMut(&Rig),
+    ) -> Result<Sample, String> {
+        let measured = self.try_measure(way, load, times, look);
         self.server.rest();
         measured.map_err(|error| self.server.explain(error))
     }
 
-    fn try_measure(&mut self, way: &Way, load: Load, times: (Duration, Duration)) -> Result<Sample, String> {
+    /// Where server and client are.
+    pub(in crate::bench) fn rig(&self) -> &Rig {
+        &self.rig
+    }
+
+    /// Id of the server's application thread.
+    pub(in crate::bench) fn application(&self) -> i32 {
+        self.server.tid
+    }
+
+    fn try_measure(
+        &mut self,
+        way: &Way,
+        load: Load,
+        times: (Duration, Duration),
+        look: &mut dyn FnMut(&Rig),
+    ) -> Result<Sample, String> {
         if let Some(stack) = self.rig.server_stack() {
             if self.context != way.context {
                 poll_in(stack, way.context, self.cpus.server)?;
@@ -191,8 +218,12 @@ impl Bed {
         self.resize(load.connections as usize)?;
         let threads = self.rig.server_threads(self.server.tid);
         let mut usage = Vec::with_capacity(2);
-        let mut look = || usage.push(Usage::of(&threads));
-        let outcome = self.client.run(load, times, &mut look)?;
+        let rig = &self.rig;
+        let mut frame = || {
+            usage.push(Usage::of(&threads));
+            look(rig);
+        };
+        let outcome = self.client.run(load, times, &mut frame)?;
         let [begin, end] = usage[..] else { return Err("it was not measured".into()) };
         let cpu = (end - begin).cpu_ns as f64;
         let qps = outcome.answered as f64 / outcome.seconds;

@@ -7,7 +7,7 @@ use softnet::net::EpollParams;
 
 /// What serves.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Side {
+pub(in crate::bench) enum Side {
     Softnet,
     Kernel,
     /// Behind a program that lets all pass, so that veth does what it does for AF_XDP.
@@ -18,21 +18,21 @@ pub(super) enum Side {
 
 /// One way to wait; the first three are softnet's, by the names that `bench irq-suspend` has for them.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Way {
-    pub(super) name: &'static str,
-    pub(super) server: Side,
+pub(in crate::bench) struct Way {
+    pub(in crate::bench) name: &'static str,
+    pub(in crate::bench) server: Side,
     /// In which context softnet polls.
-    pub(super) context: Context,
-    busy_poll_usecs: Option<u32>,
-    napi_defer_hard_irqs: u64,
+    pub(in crate::bench) context: Context,
+    pub(in crate::bench) busy_poll_usecs: Option<u32>,
+    pub(in crate::bench) napi_defer_hard_irqs: u64,
     /// In µs.
-    gro_flush_timeout: u64,
+    pub(in crate::bench) gro_flush_timeout: u64,
     /// In ms.
-    irq_suspend_timeout: u64,
+    pub(in crate::bench) irq_suspend_timeout: u64,
 }
 
 /// The worker polls, the application is woken.
-pub(super) const BASE: Way = Way {
+pub(in crate::bench) const BASE: Way = Way {
     name: "base",
     server: Side::Softnet,
     context: Context::Softirq,
@@ -43,7 +43,7 @@ pub(super) const BASE: Way = Way {
 };
 
 /// The application polls while it has work, and else is woken.
-pub(super) const SUSPEND20: Way = Way {
+pub(in crate::bench) const SUSPEND20: Way = Way {
     name: "suspend20",
     busy_poll_usecs: Some(0),
     napi_defer_hard_irqs: 100,
@@ -53,7 +53,7 @@ pub(super) const SUSPEND20: Way = Way {
 };
 
 /// The application polls.
-pub(super) const FULLBUSY: Way = Way {
+pub(in crate::bench) const FULLBUSY: Way = Way {
     name: "fullbusy",
     busy_poll_usecs: Some(1000),
     napi_defer_hard_irqs: 100,
@@ -65,26 +65,27 @@ pub(super) const FULLBUSY: Way = Way {
 pub(super) const BUSY: Way = Way { name: "busy", busy_poll_usecs: Some(50), ..SUSPEND20 };
 
 /// A thread of the ordinary policy polls.
-pub(super) const THREADED: Way = Way { name: "threaded", context: Context::Threaded, ..BASE };
+pub(in crate::bench) const THREADED: Way = Way { name: "threaded", context: Context::Threaded, ..BASE };
 
 /// A pool of such threads does.
-pub(super) const WORKQUEUE: Way = Way { name: "workqueue", context: Context::Workqueue, ..BASE };
+pub(in crate::bench) const WORKQUEUE: Way = Way { name: "workqueue", context: Context::Workqueue, ..BASE };
 
 /// The kernel's server sleeps in `epoll_wait`.
-pub(super) const KERNEL: Way = Way { name: "kernel", server: Side::Kernel, ..BASE };
+pub(in crate::bench) const KERNEL: Way = Way { name: "kernel", server: Side::Kernel, ..BASE };
 
 /// The same, and its packets come the way that softnet's come.
 pub(super) const KERNEL_XDP: Way = Way { name: "kernel-xdp", server: Side::KernelXdp, ..BASE };
 
 /// The same, and the server's CPU does the receiving, as softnet's does.
-pub(super) const KERNEL_XDP_THREADED: Way =
+pub(in crate::bench) const KERNEL_XDP_THREADED: Way =
     Way { name: "kernel-xdp-threaded", server: Side::KernelXdpThreaded, ..BASE };
 
 /// The kernel's server asks `epoll_wait` again and again.
-pub(super) const KERNEL_SPIN: Way = Way { name: "kernel-spin", busy_poll_usecs: Some(1000), ..KERNEL };
+pub(in crate::bench) const KERNEL_SPIN: Way =
+    Way { name: "kernel-spin", busy_poll_usecs: Some(1000), ..KERNEL };
 
 impl Way {
-    pub(super) fn kernel(&self) -> bool {
+    pub(in crate::bench) fn kernel(&self) -> bool {
         self.server != Side::Softnet
     }
 
@@ -92,7 +93,7 @@ impl Way {
         self.busy_poll_usecs.is_some_and(|usecs| usecs > 0)
     }
 
-    pub(super) fn params(&self) -> EpollParams {
+    pub(in crate::bench) fn params(&self) -> EpollParams {
         EpollParams {
             busy_poll_usecs: self.busy_poll_usecs.unwrap_or(0),
             busy_poll_budget: 64,
@@ -101,11 +102,11 @@ impl Way {
     }
 
     /// How long a wait lasts that finds nothing.
-    pub(super) fn wait(&self) -> Duration {
+    pub(in crate::bench) fn wait(&self) -> Duration {
         if self.spins() { Duration::from_millis(1) } else { Duration::from_millis(50) }
     }
 
-    pub(super) fn knobs(&self) -> Knobs {
+    pub(in crate::bench) fn knobs(&self) -> Knobs {
         Knobs::default().with(|knobs| {
             knobs.napi_defer_hard_irqs = Some(self.napi_defer_hard_irqs);
             knobs.gro_flush_timeout = Some(self.gro_flush_timeout * 1000);

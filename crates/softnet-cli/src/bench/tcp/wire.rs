@@ -22,7 +22,7 @@ use softnet_dev::mem::{NicPort, Segmenter, Sink, Source, vnet_header};
 use super::flood::GATEWAY;
 
 /// Descriptors of each ring.
-pub(super) const RING: usize = 4096;
+pub(in crate::bench) const RING: usize = 4096;
 /// The same, of NICs that carry a few streams: as many as network cards have by default. A frame waits in
 /// the ring until all before it are used, and more of them are in no cache.
 pub(super) const STREAM_RING: usize = 1024;
