@@ -3,7 +3,7 @@
 use std::iter::Sum;
 use std::ops::{Add, Sub};
 
-use softnet::internals::thread_cpu_ns;
+use crate::bench::cpu::Used;
 
 /// What a thread, or some, used so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,15 +17,16 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// Of threads of this process, by their ids. One that has ended used nothing.
+    /// Of threads, by their ids: of this process, or of the kernel. One that has ended used nothing.
     pub(crate) fn of(tids: &[i32]) -> Self {
         tids.iter().map(|tid| Usage::of_thread(*tid)).sum()
     }
 
     fn of_thread(tid: i32) -> Self {
-        let status = std::fs::read_to_string(format!("/proc/self/task/{tid}/status")).unwrap_or_default();
+        // What is below /proc/self/task has none of the kernel's threads.
+        let status = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
         let [blocked, preempted] = switches(&status);
-        Usage { cpu_ns: thread_cpu_ns(tid), blocked, preempted }
+        Usage { cpu_ns: Used::of(&[tid.cast_unsigned()]).cpu_ns, blocked, preempted }
     }
 }
 
@@ -70,6 +71,7 @@ impl Sum for Usage {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::cpu::ksoftirqd;
 
     #[test]
     fn reads_what_the_kernel_writes() {
@@ -77,6 +79,14 @@ mod tests {
         assert_eq!(switches(status), [12, 3]);
         assert_eq!(switches(""), [0, 0]);
         assert_eq!(Usage::of(&[-1]), Usage::default());
+    }
+
+    /// A poller of the kernel's counts where it serves. (In a container there may be none to see.)
+    #[test]
+    fn threads_of_the_kernel_count() {
+        for tid in ksoftirqd(0) {
+            assert!(Usage::of(&[tid.cast_signed()]).blocked > 0);
+        }
     }
 
     #[test]

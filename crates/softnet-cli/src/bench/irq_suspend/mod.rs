@@ -47,7 +47,7 @@ use load::load_value;
 use measure::{Application, Times, measure};
 
 pub(crate) const HELP: &str = "\
-An application answers UDP requests, after some computing on each; it shares a CPU with the worker that polls the queue, \
+An application answers UDP requests (with --app tcp, TCP's), after some computing on each; it shares a CPU with the worker that polls the queue, \
 and a client on another CPU sends them. N is napi_defer_hard_irqs, T gro_flush_timeout, S irq_suspend_timeout.
 
   base           N 0, T 0: the doorbell rings, the worker polls, the application is woken
@@ -73,6 +73,8 @@ always outstanding (MAX).
 wakes anything, however it is sent. What a NIC's driver does at the server's end (here: the veth's poll, the XDP program, \
 the copy) is done by the client's CPU.
 
+--app tcp: the application is a server of 500 TCP connections, which sends requests of 64 bytes back; the cases are those of before but base-fair and those of the NIC. Server and client are those of tcp-rr: over an emulated wire the client is a second stack of softnet; over veth it is the kernel, and what the server sends is received in softirq on the server's CPU.
+
 --app kv: the application is udp-kv, with 512 sockets of softnet in an epoll set, asked by memcached's get; a second \
 application with a thread and a socket of its own is asked 1000 times a second by the same queue, and is woken. maxevents \
 is how many sockets the server serves between two waits. Over veth in two set-ups:
@@ -88,7 +90,11 @@ same rate for all
 
 --peer kernel: the same server on the kernel's sockets, over a veth pair of the same kind, by the same client, in turns \
 with softnet's and counted alike. Where its NAPI instance has a thread it is measured as base, defer100, and with epoll's \
-own busy polling (fullbusy) and suspension (suspend20); bounds are against the best of these.
+own busy polling (fullbusy) and suspension (suspend20); bounds are against the best of these. With --app tcp its cases are:
+
+  base                 it sleeps in epoll_wait; what comes is received in softirq on the CPU that sends, and not counted
+  spin                 the same, and it asks epoll_wait again and again
+  threaded             it sleeps; a thread of the kernel's on its CPU receives, and is counted
 
 Without the privilege to preempt (CAP_SYS_NICE) base is what base-fair is. Two CPUs are needed.";
 

@@ -39,13 +39,14 @@ pub(super) mod hungry;
 mod published;
 mod rig;
 mod setup;
+mod tcp;
 #[cfg(test)]
 mod tests;
 mod wire;
 
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use softnet::config::Context;
 use softnet_dev::sched::{Policy, set_policy};
@@ -53,7 +54,7 @@ use softnet_dev::sched::{Policy, set_policy};
 use super::Common;
 use super::harness::{Case, alternate};
 use super::report::plot::{Plot, Series};
-use super::report::{Bound, Report, Row, Which};
+use super::report::{Bound, Report, Row};
 use rig::{Load, PREEMPTS};
 use setup::Setup;
 
@@ -73,19 +74,28 @@ const USUAL: [Setup; 3] = [Setup::Contended, Setup::Hog, Setup::Pinned];
 pub(crate) struct NapiContext {
     #[command(flatten)]
     pub(super) common: Common,
-    /// Only this set-up (may be repeated) [default: contended, hog and pinned]
+    /// What answers
+    #[arg(long, value_enum, default_value = "echo")]
+    app: What,
+    /// Only this set-up (may be repeated) [default: contended, hog and pinned; with --app tcp pinned and hog, the only
+    /// ones]
     #[arg(long = "setup", value_enum, value_name = "NAME")]
     setups: Vec<Setup>,
-    /// Only payloads of this size, in bytes: 1 or 1400 [default: both, with --quick 1]
-    #[arg(long, value_name = "BYTES", value_parser = size)]
+    /// Only payloads of this size, in bytes: 1 or 1400; with --app tcp requests of 1, 5120 or 1048576 [default: all,
+    /// with --quick 1]
+    #[arg(long, value_name = "BYTES")]
     size: Option<usize>,
     /// Hungry threads, where a set-up has any [default: as many as there are CPUs, in hog 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=256))]
     hungry: Option<u16>,
 }
 
-fn size(text: &str) -> Result<usize, String> {
-    SIZES.into_iter().find(|size| size.to_string() == text).ok_or_else(|| "expected 1 or 1400".into())
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    /// A responder for each queue, which sends packets back, without sockets
+    Echo,
+    /// A server of 1000 TCP connections, which sends requests back
+    Tcp,
 }
 
 /// Policies of workers that can be had: a real-time one needs a privilege.
@@ -114,12 +124,28 @@ fn params(setup: Setup, policy: Policy, work: u64, size: usize) -> Vec<(&'static
 
 impl NapiContext {
     pub(crate) fn run(&self) -> Result<Report, String> {
+        match self.app {
+            What::Echo => self.run_echo(),
+            What::Tcp => tcp::run(self),
+        }
+    }
+
+    /// The sizes that are asked for, of those that the application has.
+    fn sizes(&self, all: &[usize]) -> Result<Vec<usize>, String> {
+        match self.size {
+            Some(size) if all.contains(&size) => Ok(vec![size]),
+            Some(size) => {
+                let all: Vec<String> = all.iter().map(usize::to_string).collect();
+                Err(format!("--size {size}: this application is asked with {} bytes", all.join(", ")))
+            }
+            None => Ok(all[..if self.common.quick { 1 } else { all.len() }].to_vec()),
+        }
+    }
+
+    fn run_echo(&self) -> Result<Report, String> {
         let quick = self.common.quick;
         let setups = if self.setups.is_empty() { USUAL.to_vec() } else { self.setups.clone() };
-        let sizes = match self.size {
-            Some(size) => vec![size],
-            None => SIZES[..if quick { 1 } else { SIZES.len() }].to_vec(),
-        };
+        let sizes = self.sizes(&SIZES)?;
         let works = &WORKS[..if quick { 1 } else { WORKS.len() }];
         let runs = if quick { 2 } else { 5 };
         let policies = policies();
@@ -153,18 +179,22 @@ impl NapiContext {
         Ok(report)
     }
 
-    fn load(&self, setup: Setup, context: Context, policy: Policy, work: u64, size: usize) -> Load {
-        let cpu = self.common.cpu;
-        let hungry = match setup.hungry() {
+    /// Threads that compete.
+    fn hungry(&self, setup: Setup) -> usize {
+        match setup.hungry() {
             0 => 0,
             usual => self.hungry.map_or(usual, usize::from),
-        };
+        }
+    }
+
+    fn load(&self, setup: Setup, context: Context, policy: Policy, work: u64, size: usize) -> Load {
+        let cpu = self.common.cpu;
         Load {
             context,
             policy,
             workers: setup.workers(cpu),
             pins: setup.pins(cpu),
-            hungry,
+            hungry: self.hungry(setup),
             hungry_cpu: setup.hungry_cpu(cpu),
             flows: FLOWS,
             work: Duration::from_micros(work),
@@ -213,23 +243,34 @@ fn bounds(report: &mut Report, setup: Setup, softirq: Policy) {
 
 /// Latency by percentile, a curve for each context.
 fn plot(report: &Report, setup: Setup, work: u64, size: usize) -> Plot {
+    let policies = [Policy::Other, PREEMPTS];
+    let curves = Context::ALL.into_iter().flat_map(|context| policies.map(|policy| (context, policy)));
+    let curves = curves.map(|(context, policy)| {
+        let name = match policy {
+            Policy::Other => context.name().into(),
+            policy => format!("{} ({policy})", context.name()),
+        };
+        (name, context.name(), params(setup, policy, work, size))
+    });
+    let title = format!("Latency, {}, {size} B, {work} µs of work", setup.name());
+    latency_plot(report, title, curves)
+}
+
+/// Latency by percentile: of each curve its name, and the row that it is of by case and parameters.
+fn latency_plot<'a, P: AsRef<[(&'static str, Value)]>>(
+    report: &Report,
+    title: String,
+    curves: impl IntoIterator<Item = (String, &'a str, P)>,
+) -> Plot {
     let mut series = Vec::new();
-    for context in Context::ALL {
-        for policy in [Policy::Other, PREEMPTS] {
-            let params = params(setup, policy, work, size);
-            let which: Which<'_> = (context.name(), &params);
-            let Some(row) = report.row_where(which.0, which.1) else { continue };
-            let point = |(nines, figure): (f64, &str)| (nines, row.median(figure));
-            let points = [(0.301, "p50_us"), (1.0, "p90_us"), (2.0, "p99_us"), (3.0, "p999_us")].map(point);
-            let name = match policy {
-                Policy::Other => context.name().into(),
-                policy => format!("{} ({policy})", context.name()),
-            };
-            series.push(Series { name, points: points.into(), dashed: false });
-        }
+    for (name, case, params) in curves {
+        let Some(row) = report.row_where(case, params.as_ref()) else { continue };
+        let point = |(nines, figure): (f64, &str)| (nines, row.median(figure));
+        let points = [(0.301, "p50_us"), (1.0, "p90_us"), (2.0, "p99_us"), (3.0, "p999_us")].map(point);
+        series.push(Series { name, points: points.into(), dashed: false });
     }
     Plot {
-        title: format!("Latency, {}, {size} B, {work} µs of work", setup.name()),
+        title,
         x_label: "nines of the percentile (1: p90, 2: p99, 3: p99.9)".into(),
         y_label: "µs".into(),
         log_y: true,

@@ -1,6 +1,7 @@
 //! What was published of polling in threads (Wei Wang, "implement kthread based napi poll", v9 and v10, netdev, January and
 //! February 2021), beside what this run found.
 
+use serde_json::json;
 use softnet_dev::sched::Policy;
 
 use super::setup::Setup;
@@ -10,6 +11,9 @@ use crate::bench::report::{Published, Report};
 const SOURCE: &str = "Wei Wang et al., \"implement kthread based napi poll\" (netdev, 2021): 1000 flows \
     request/response, 56 hardware threads, 100 Gbit/s, 8 RX queues, unpinned. The last columns are this run's \
     ratios, of contended with 1 µs of work, for 1 B and, beside 5 KB, 1400 B";
+const SOURCE_TCP: &str = "Wei Wang et al., \"implement kthread based napi poll\" (netdev, 2021): 1000 flows \
+    request/response, 56 hardware threads, 100 Gbit/s, 8 RX queues, unpinned. The last columns are this run's \
+    ratios over TCP, of one poller and one server on the same CPU (by set-up, in the order of the rows)";
 const SSD: &str = "The same: remote SSD at a fixed rate, pollers pinned to a few CPUs, application threads busy; not \
     measured here";
 
@@ -26,46 +30,84 @@ const LARGE: [Line; 3] = [
     ("threaded", "kthread", 1.44e6, [695.0, 789.0, 891.0, 1060.0]),
     ("workqueue", "workqueue", 1.34e6, [720.0, 905.0, 1060.0, 1570.0]),
 ];
-const FIGURES: [&str; 5] = ["qps", "p50_us", "p90_us", "p99_us", "p999_us"];
+const HUGE: [Line; 3] = [
+    ("softirq", "softirq", 11.0e3, [79e3, 166e3, 306e3, 630e3]),
+    ("threaded", "kthread", 11.0e3, [75e3, 177e3, 303e3, 596e3]),
+    ("workqueue", "workqueue", 11.0e3, [79e3, 180e3, 303e3, 587e3]),
+];
+/// What ratios are made of, and which of a line's latencies that is.
+const FIGURES: [(&str, Option<usize>); 4] =
+    [("qps", None), ("p50_us", Some(0)), ("p99_us", Some(2)), ("p999_us", Some(3))];
+
+const COLUMNS: &[&str] = &[
+    "context",
+    "size",
+    "M qps",
+    "p50 µs",
+    "p90 µs",
+    "p99 µs",
+    "p99.9 µs",
+    "qps ÷",
+    "p50 ÷",
+    "p99 ÷",
+    "p99.9 ÷",
+    "here: qps ÷",
+    "here: p50 ÷",
+    "here: p99 ÷",
+    "here: p99.9 ÷",
+];
 
 /// Published figures, with the ratios to `softirq` (the row with this policy) that `report` has.
 pub(super) fn tables(report: &Report, softirq: Policy) -> Vec<Published> {
-    let mut rows = Vec::new();
-    for (lines, bytes, size) in [(SMALL, "1 B", 1), (LARGE, "5 KB", 1400)] {
+    let groups = [(SMALL, "1 B", 1), (LARGE, "5 KB", 1400)];
+    let rows = rows(&groups, |case, size, figure| {
+        let policy = if case == "softirq" { softirq } else { Policy::Other };
+        let own = params(Setup::Contended, policy, WORKS[0], size);
         let by = params(Setup::Contended, softirq, WORKS[0], size);
+        vec![report.ratio_where((case, &own), ("softirq", &by), figure)]
+    });
+    vec![Published { source: SOURCE, columns: COLUMNS, rows }, ssd()]
+}
+
+/// The same, of rows of `--app tcp` in these set-ups.
+pub(super) fn tcp_table(report: &Report, setups: &[Setup]) -> Published {
+    let groups = [(SMALL, "1 B", 1), (LARGE, "5 KB", 5 << 10), (HUGE, "1 MB", 1 << 20)];
+    let rows = rows(&groups, |case, size, figure| {
+        let ratio = |setup: &Setup| {
+            let at = [("setup", json!(setup.name())), ("size", json!(size))];
+            report.ratio_where((case, &at), ("softirq", &at), figure)
+        };
+        setups.iter().map(ratio).collect()
+    });
+    Published { source: SOURCE_TCP, columns: COLUMNS, rows }
+}
+
+/// Lines as they were published, their ratios to the first of their size, and those that were measured
+/// `here`, by case, size and figure.
+fn rows(
+    groups: &[([Line; 3], &str, usize)],
+    here: impl Fn(&str, usize, &str) -> Vec<f64>,
+) -> Vec<Vec<String>> {
+    let mut rows = Vec::new();
+    for (lines, bytes, size) in groups {
+        let (_, _, base_qps, base_us) = lines[0];
         for (case, name, qps, us) in lines {
-            let (_, _, base_qps, base_us) = lines[0];
-            let mut cells = vec![name.into(), bytes.into(), format!("{:.2}", qps / 1e6)];
+            let millions = qps / 1e6;
+            let millions = if millions < 0.1 { format!("{millions:.3}") } else { format!("{millions:.2}") };
+            let mut cells: Vec<String> = vec![(*name).into(), (*bytes).into(), millions];
             cells.extend(us.map(|us| format!("{us:.0}")));
-            cells.push(format!("{:.3}", qps / base_qps));
-            cells.extend([0, 2, 3].map(|at| format!("{:.3}", us[at] / base_us[at])));
-            let policy = if case == "softirq" { softirq } else { Policy::Other };
-            let own = params(Setup::Contended, policy, WORKS[0], size);
-            for figure in [FIGURES[0], FIGURES[1], FIGURES[3], FIGURES[4]] {
-                let ratio = report.ratio_where((case, &own), ("softirq", &by), figure);
-                cells.push(if ratio > 0.0 { format!("{ratio:.3}") } else { "–".into() });
+            cells.extend(
+                FIGURES.map(|(_, at)| format!("{:.3}", at.map_or(qps / base_qps, |at| us[at] / base_us[at]))),
+            );
+            for (figure, _) in FIGURES {
+                let ratios = here(case, *size, figure).into_iter();
+                let cell = |ratio: f64| if ratio > 0.0 { format!("{ratio:.3}") } else { "–".into() };
+                cells.push(ratios.map(cell).collect::<Vec<_>>().join(" / "));
             }
             rows.push(cells);
         }
     }
-    let columns = &[
-        "context",
-        "size",
-        "M qps",
-        "p50 µs",
-        "p90 µs",
-        "p99 µs",
-        "p99.9 µs",
-        "qps ÷",
-        "p50 ÷",
-        "p99 ÷",
-        "p99.9 ÷",
-        "here: qps ÷",
-        "here: p50 ÷",
-        "here: p99 ÷",
-        "here: p99.9 ÷",
-    ];
-    vec![Published { source: SOURCE, columns, rows }, ssd()]
+    rows
 }
 
 fn ssd() -> Published {
@@ -85,4 +127,36 @@ fn ssd() -> Published {
     };
     let columns = &["context", "operation", "k qps", "p50 µs", "p95 µs", "p99 µs", "p99.9 µs"];
     Published { source: SSD, columns, rows: lines.into_iter().map(row).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::report::Row;
+
+    #[test]
+    fn measured_and_published_stand_side_by_side() {
+        let row = |case: &str, setup: Setup, qps: f64| {
+            let params = vec![("setup", json!(setup.name())), ("size", json!(5 << 10))];
+            let mut row = Row::new(case, params);
+            row.push(vec![("qps", qps), ("p50_us", 1.0 / qps)]);
+            row
+        };
+        let rows = vec![
+            row("softirq", Setup::Pinned, 1.0),
+            row("threaded", Setup::Pinned, 0.5),
+            row("softirq", Setup::Hog, 1.0),
+            row("threaded", Setup::Hog, 0.25),
+        ];
+        let table = tcp_table(&Report::new("napi-context", rows, None), &[Setup::Pinned, Setup::Hog]);
+        assert!(table.rows.iter().all(|row| row.len() == COLUMNS.len()));
+        let threaded = &table.rows[4];
+        assert_eq!(threaded[..3], ["kthread", "5 KB", "1.44"]);
+        assert_eq!(
+            threaded[7..],
+            ["0.986", "1.025", "0.920", "0.381", "0.500 / 0.250", "2.000 / 4.000", "– / –", "– / –"]
+        );
+        assert_eq!(table.rows[6][..4], ["softirq", "1 MB", "0.011", "79000"]);
+        assert_eq!(table.rows[1][11], "– / –", "not measured");
+    }
 }

@@ -75,7 +75,7 @@ pub(crate) struct TcpRr {
 const CONNECTIONS: [u32; 5] = [1, 50, 1000, 10_000, 100_000];
 const SIZES: [u32; 4] = [1, 64, 5 << 10, 1 << 20];
 /// Bytes that all active connections together may have outstanding: more tests packet memory, not TCP.
-const OUTSTANDING: u64 = 64 << 20;
+pub(in crate::bench) const OUTSTANDING: u64 = 64 << 20;
 const WAYS: [&Way; 9] = [
     &BASE,
     &SUSPEND20,
