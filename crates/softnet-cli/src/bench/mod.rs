@@ -233,14 +233,16 @@ kernel's softirq does (needs CAP_SYS_NICE; softnet run: worker_policy), and as a
 bounds compare threaded to the first in contended and to the second in hog, with 1 B and 1 µs of work a request. Each \
 round is of several runs with new threads, taken together, since much depends on where the scheduler happens to put them.
 
---app tcp: a server of 1000 TCP connections sends requests of 1 byte, 5 KB and 1 MB back (those of 1 MB to 64 connections: packet memory has no room for more). Server and pollers are bound to one CPU, and the client, a second stack of softnet, to another; the contexts are softirq, threaded and workqueue.
-
-  pinned       nothing else runs there; the bound is of its requests of 1 byte
-  hog          beside two hungry threads on the server's CPU
-  cpu_percent  the server's threads: application, pollers, timers
-
   poller_wait_percent, app_wait_percent    time that they wanted to run and could not, of one CPU
-  others_cpu_percent                       what other programs used meanwhile; the tail is theirs if that is much";
+  others_cpu_percent                       what other programs used meanwhile; the tail is theirs if that is much
+
+--app tcp: a server of 1000 TCP connections sends requests of 1 byte, 5 KB and 1 MB back; those of 1 MB come by 64 \
+connections, since packet memory has no room for more. Server and pollers are bound to one CPU, and the client, a second \
+stack of softnet, to another; the contexts are softirq, threaded and workqueue, and the set-ups
+
+  pinned       nothing else runs on the server's CPU; the bound is of its requests of 1 byte
+  hog          two hungry threads are bound to it
+  cpu_percent  the server's threads: application, pollers, timers";
 
 impl Bench {
     /// Runs the bench and prints its report.

@@ -47,8 +47,8 @@ use load::load_value;
 use measure::{Application, Times, measure};
 
 pub(crate) const HELP: &str = "\
-An application answers UDP requests (with --app tcp, TCP's), after some computing on each; it shares a CPU with the worker that polls the queue, \
-and a client on another CPU sends them. N is napi_defer_hard_irqs, T gro_flush_timeout, S irq_suspend_timeout.
+An application answers UDP requests (with --app tcp, TCP's), after some computing on each; it shares a CPU with the \
+worker that polls the queue, and a client on another CPU sends them. N is napi_defer_hard_irqs, T gro_flush_timeout, S irq_suspend_timeout.
 
   base           N 0, T 0: the doorbell rings, the worker polls, the application is woken
   base-fair      the same, but the worker does not preempt the application
@@ -73,7 +73,10 @@ always outstanding (MAX).
 wakes anything, however it is sent. What a NIC's driver does at the server's end (here: the veth's poll, the XDP program, \
 the copy) is done by the client's CPU.
 
---app tcp: the application is a server of 500 TCP connections, which sends requests of 64 bytes back; the cases are those of before but base-fair and those of the NIC. Server and client are those of tcp-rr: over an emulated wire the client is a second stack of softnet; over veth it is the kernel, and what the server sends is received in softirq on the server's CPU.
+--app tcp: the application is a server of 500 TCP connections, which sends requests of 64 bytes back; the cases are \
+those above but base-fair and those of the NIC. Server and client are those of tcp-rr, and open loads are of requests at \
+equal intervals. Over an emulated wire the client is a second stack of softnet. Over veth it is the kernel, and what the \
+server sends is received in softirq on the server's CPU, unless --inline-client has the client poll for it.
 
 --app kv: the application is udp-kv, with 512 sockets of softnet in an epoll set, asked by memcached's get; a second \
 application with a thread and a socket of its own is asked 1000 times a second by the same queue, and is woken. maxevents \
@@ -124,6 +127,10 @@ pub(crate) struct IrqSuspend {
     /// Measure the same server on the kernel's sockets too, over a veth pair [kv, tcp]
     #[arg(long, value_enum)]
     peer: Option<Peer>,
+    /// Over veth, the client's thread polls the kernel's NAPI instance at its end itself: what the server sends costs the
+    /// server no softirq of the client's [tcp]
+    #[arg(long)]
+    inline_client: bool,
     /// Microseconds of computing on each request [echo]
     #[arg(long, value_name = "US", default_value_t = 1, value_parser = clap::value_parser!(u16).range(..=1000))]
     work_us: u16,
@@ -225,8 +232,9 @@ impl IrqSuspend {
         let client = all.into_iter().find(|other| *other != cpu);
         let client = client.ok_or("irq-suspend needs two CPUs: one for the server, one for the client")?;
         match self.app {
-            What::Kv => kv::run(self, cpu, client),
             What::Tcp => tcp::run(self, Cpus { server: cpu, client }),
+            _ if self.inline_client => Err("--inline-client is for --app tcp".into()),
+            What::Kv => kv::run(self, cpu, client),
             What::Echo if self.peer.is_some() => Err("--peer is for --app kv and --app tcp".into()),
             What::Echo => self.run_echo(cpu, client),
         }

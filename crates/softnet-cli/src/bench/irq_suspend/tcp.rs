@@ -58,7 +58,11 @@ struct Entry<'a> {
 }
 
 impl Host {
-    fn new(device: &'static str, ways: Vec<(&'static str, Way)>, cpus: Cpus) -> Result<Self, String> {
+    fn new(
+        device: &'static str,
+        ways: Vec<(&'static str, Way)>,
+        (cpus, inline): (Cpus, bool),
+    ) -> Result<Self, String> {
         let mut host = Host { device, beds: Vec::new(), ways, capacity: Cell::new(0.0) };
         for (_, way) in &host.ways {
             if host.beds.iter().any(|(side, _)| *side == way.server) {
@@ -66,7 +70,7 @@ impl Host {
             }
             let rig = match device {
                 "mem" => Rig::mem(cpus.server, cpus.client, true, RING),
-                _ => over_veth(way.server, cpus.server, false),
+                _ => over_veth(way.server, cpus.server, inline),
             };
             let first = if way.server == Side::Softnet { &BASE } else { way };
             let bed = rig.and_then(|rig| Bed::new(rig, cpus, first)).map_err(|e| format!("{device}: {e}"))?;
@@ -158,13 +162,14 @@ pub(super) fn run(bench: &IrqSuspend, cpus: Cpus) -> Result<Report, String> {
         return Err("--peer kernel serves over veth: take --device xdp or --device both".into());
     }
     raise_file_limit();
+    let at = (cpus, bench.inline_client);
     let mut groups = Vec::new();
     for device in bench.device.names() {
         let mut hosts = Vec::new();
         if kernel && *device == "xdp" {
-            hosts.push(Host::new("kernel", PEERS.to_vec(), cpus)?);
+            hosts.push(Host::new("kernel", PEERS.to_vec(), at)?);
         }
-        hosts.push(Host::new(device, chosen.clone(), cpus)?);
+        hosts.push(Host::new(device, chosen.clone(), at)?);
         groups.push(Group::of(hosts));
     }
     // Now, so that the stacks' threads are not pinned along.
@@ -256,7 +261,7 @@ mod tests {
     #[test]
     fn each_case_answers_at_most_and_at_a_share_of_it() {
         let chosen = ["base", "suspend20", "fullbusy"].map(named);
-        let group = Group::of(vec![Host::new("mem", ways(&chosen), some_cpus()).unwrap()]);
+        let group = Group::of(vec![Host::new("mem", ways(&chosen), (some_cpus(), false)).unwrap()]);
         for asked in [Asked::Max, Asked::OfOwn(20)] {
             for entry in group.entries(asked) {
                 let row = entry.row().unwrap();
