@@ -43,8 +43,8 @@ impl Asked {
         }
     }
 
-    /// Requests a second, if these are limited, where the host's `base` answered `own` and the kernel at
-    /// its best `kernel`.
+    /// Requests a second, if these are limited, where the host's `base` answered `own` and the
+    /// kernel at its best `kernel`.
     pub(super) fn rate(self, own: f64, kernel: f64) -> Option<f64> {
         let of = if let Asked::OfKernel(_) = self { kernel } else { own };
         self.percent().map(|percent| of * f64::from(percent) / 100.0)

@@ -1,9 +1,9 @@
 //! `--app tcp`: the same cases by TCP, as they were published. A server of 500 connections sends
 //! requests back, on softnet's sockets and, over veth, on the kernel's beside it.
 //!
-//! Servers, clients and wires are those of [`bench tcp-rr`](crate::bench::tcp). Invariant: the loads
-//! of a host are shares of what its `base` did at MAX in the same round, or, the same rate for all, of
-//! what the kernel did at its best.
+//! Servers, clients and wires are those of [`bench tcp-rr`](crate::bench::tcp). Invariant: the
+//! loads of a host are shares of what its `base` did at MAX in the same round, or, the same rate
+//! for all, of what the kernel did at its best.
 
 use std::cell::{Cell, RefCell};
 use std::time::Instant;
@@ -32,6 +32,8 @@ const PEERS: [(&str, Way); 3] = [("base", KERNEL), ("spin", KERNEL_SPIN), ("thre
 /// Whose sockets serve, over which wire.
 struct Host {
     device: &'static str,
+    /// Over veth, the client polls its end itself.
+    inline: bool,
     beds: Vec<(Side, RefCell<Bed>)>,
     /// By the names of their rows, `base` first.
     ways: Vec<(&'static str, Way)>,
@@ -47,7 +49,7 @@ struct Group {
     kernel: Cell<f64>,
 }
 
-/// A row: the host that serves, its number among the host's ways, how much is asked.
+/// A row: the host that serves, in which way, how much is asked.
 #[derive(Clone, Copy)]
 struct Entry<'a> {
     group: &'a Group,
@@ -63,7 +65,7 @@ impl Host {
         ways: Vec<(&'static str, Way)>,
         (cpus, inline): (Cpus, bool),
     ) -> Result<Self, String> {
-        let mut host = Host { device, beds: Vec::new(), ways, capacity: Cell::new(0.0) };
+        let mut host = Host { device, inline, beds: Vec::new(), ways, capacity: Cell::new(0.0) };
         for (_, way) in &host.ways {
             if host.beds.iter().any(|(side, _)| *side == way.server) {
                 continue;
@@ -141,6 +143,7 @@ impl Entry<'_> {
             ("context", json!("softirq")),
             ("size", json!(PAYLOAD)),
             ("connections", json!(FLOWS)),
+            ("inline_client", json!(self.host.inline)),
             ("pinned", json!(true)),
         ]);
         Ok(Row::new(self.name, params))
@@ -214,8 +217,8 @@ impl Snapshot {
     }
 }
 
-/// Has the server wait as `way` says, asks it `rate` requests a second or as many as it answers, and
-/// returns the figures.
+/// Has the server wait as `way` says, asks it `rate` requests a second or as many as it answers,
+/// and returns the figures.
 fn measure(bed: &mut Bed, way: &Way, rate: Option<f64>, times: Times) -> Result<Sample, String> {
     let load = Load { connections: FLOWS as u32, size: PAYLOAD as u32, rate };
     let application = bed.application();

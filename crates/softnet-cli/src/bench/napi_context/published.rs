@@ -82,8 +82,8 @@ pub(super) fn tcp_table(report: &Report, setups: &[Setup]) -> Published {
     Published { source: SOURCE_TCP, columns: COLUMNS, rows }
 }
 
-/// Lines as they were published, their ratios to the first of their size, and those that were measured
-/// `here`, by case, size and figure.
+/// Lines as they were published, their ratios to the first of their size, and those that were
+/// measured `here`, by case, size and figure.
 fn rows(
     groups: &[([Line; 3], &str, usize)],
     here: impl Fn(&str, usize, &str) -> Vec<f64>,

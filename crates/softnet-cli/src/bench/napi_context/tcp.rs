@@ -1,12 +1,13 @@
-//! `--app tcp`: the contexts by TCP, as they were published. A server of 1000 connections sends requests
-//! back, in a closed loop.
+//! `--app tcp`: the contexts by TCP, as they were published. A server of 1000 connections sends
+//! requests back, in a closed loop.
 //!
-//! Server and client are those of [`bench tcp-rr`](crate::bench::tcp), over two stacks in this process.
-//! The client has a CPU of its own; so what polls for the server and the server share the other one,
-//! alone (`pinned`) or with hungry threads (`hog`).
+//! Server and client are those of [`bench tcp-rr`](crate::bench::tcp), over two stacks in this
+//! process. The client has a CPU of its own; so what polls for the server and the server share the
+//! other one, alone (`pinned`) or with hungry threads (`hog`).
 //!
-//! 1000 requests of 1 MB at a time were published. They are 64 here: the packet memory of each stack has
-//! 128 MiB, and where more is asked for the windows of all connections close (some ten requests a second).
+//! 1000 requests of 1 MB at a time were published. They are 64 here: the packet memory of each
+//! stack has 128 MiB, and where more is asked for the windows of all connections close (some ten
+//! requests a second).
 
 use std::cell::RefCell;
 use std::time::Duration;
