@@ -96,8 +96,10 @@ pub(crate) trait Waits {
     fn is_ready(&mut self) -> bool;
     /// Looks for what no poll brings, if it is time. Called between two polls, at `now` by the stack's clock.
     fn between_polls(&mut self, _now: u64) {}
-    /// Whether threads that a poll had something for may wait for this one's CPU.
-    fn yields_to_woken(&self) -> bool {
+    /// Whether the thread is one of many that wait for packets of the instance, each in a call of its own. Then what a
+    /// poll brought is likely another's, which gets the CPU; and the instance is never suspended, since the one whose call
+    /// ends does not know that others wait.
+    fn is_one_of_many(&self) -> bool {
         false
     }
     /// Offers the CPU to other threads. The caller owns nothing.
@@ -146,6 +148,12 @@ impl BusyPoll {
     /// Polls `instance` from now on, and gives the one before back to its context.
     pub(crate) fn set_instance(&mut self, instance: Option<Arc<NapiInstance>>) {
         self.give_back();
+        self.turn_to(instance);
+    }
+
+    /// The same of an instance that is not suspended: it need not be given back.
+    pub(crate) fn turn_to(&mut self, instance: Option<Arc<NapiInstance>>) {
+        self.waits_no_more();
         self.env.instances = Arc::new(instance.iter().cloned().collect());
         self.instance = instance;
     }
@@ -163,6 +171,7 @@ impl BusyPoll {
 
     /// It will not poll any more: the instance is polled by its context from now on.
     pub(crate) fn give_back(&mut self) {
+        self.waits_no_more();
         if let Some(instance) = self.instance.take()
             && self.params.polls()
         {
@@ -290,14 +299,14 @@ impl BusyPoll {
             let env = &mut self.env;
             owned.flush_gro(n >= budget, |info, batch| env.receive(info, batch));
             // Other applications, each time: this one may go on for long.
-            let woke = self.env.wake_apps();
+            self.env.wake_apps();
             let over = *now >= end;
             *now = self.env.shared.clock.now();
             waits.between_polls(*now);
             if over || waits.is_ready() || owned.disable_pending() {
                 return false;
             }
-            if *now >= turn || woke && waits.yields_to_woken() {
+            if *now >= turn || n > 0 && waits.is_one_of_many() {
                 return true;
             }
         }
@@ -323,7 +332,7 @@ impl BusyPoll {
         // What follows replaces the timer. It is armed here with what that will be, so that arming it then costs no system
         // call: suspended if there is something to hand over; else the application sleeps, and polls by itself in time.
         let arm = |deferral: NonZeroU64| {
-            let suspension = NonZeroU64::new(knobs.irq_suspend_timeout());
+            let suspension = NonZeroU64::new(knobs.irq_suspend_timeout()).filter(|_| !waits.is_one_of_many());
             let (ns, timeout) = match suspension {
                 Some(ns) if !goes_on && waits.is_ready() => (ns, Timeout::IrqSuspend),
                 None if !goes_on => (deferral, Timeout::GroFlush),
@@ -402,10 +411,15 @@ impl BusyPoll {
     /// `false`: that took until `until`. It may return early.
     pub(crate) fn sleep(&mut self, waits: &mut impl Waits, until: Option<Instant>) -> bool {
         let woken = self.sleep_and_poll(waits, until);
+        self.waits_no_more();
+        woken
+    }
+
+    /// It does not poll in its context's place any more: the instance's own timer is armed all the same.
+    pub(crate) fn waits_no_more(&mut self) {
         if self.timer.take().is_some() {
             self.polls_at(0);
         }
-        woken
     }
 
     fn sleep_and_poll(&mut self, waits: &mut impl Waits, until: Option<Instant>) -> bool {

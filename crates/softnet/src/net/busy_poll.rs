@@ -1,12 +1,13 @@
 //! How calls that block poll: a socket's `SO_BUSY_POLL`, `SO_PREFER_BUSY_POLL` and `SO_BUSY_POLL_BUDGET`.
 //!
 //! A thread that would block polls the NAPI instance that the socket's last packet came by, as an
-//! [`Epoll`](super::Epoll) does: packets are processed by the thread that waits for them, and no other is woken. What
-//! polls belongs to the thread, with [the rest of its context](crate::stack::AppThread), so that the instance stays
-//! suspended from one call to the next.
+//! [`Epoll`](super::Epoll) does: packets are processed by the thread that waits for them, and no other is woken. Between
+//! two calls the instance's doorbell stays masked for `gro_flush_timeout`, with `prefer_busy_poll`. It is not suspended,
+//! as the kernel's is not by `SO_PREFER_BUSY_POLL`: a thread may block in many places that know nothing of it, and others
+//! may wait for the same instance.
 //!
-//! Invariant: it is in use by one call of its thread, or is parked; it is gone when the thread has ended or the
-//! stack has stopped.
+//! What polls belongs to the thread, with [the rest of its context](crate::stack::AppThread). Invariant: it is in use by
+//! one call of its thread, or is parked; it is gone when the thread has ended or the stack has stopped.
 
 use std::any::Any;
 use std::io;
@@ -67,10 +68,8 @@ impl BusyPollOption {
 }
 
 impl Parked for BusyPoll {
-    fn give_way(&mut self) {
-        if self.instance().is_some() {
-            self.set_instance(None);
-        }
+    fn before_wait(&mut self) {
+        self.env.rest_parked();
     }
 }
 
@@ -87,7 +86,7 @@ impl<F: Fn(&Readiness) -> bool> Waits for Blocked<'_, F> {
     }
 
     /// Programs that block have many threads, and more of them than CPUs.
-    fn yields_to_woken(&self) -> bool {
+    fn is_one_of_many(&self) -> bool {
         true
     }
 
@@ -129,23 +128,29 @@ fn wait<F: Fn(&Readiness) -> bool>(
         // They were checked when they were set.
         let _ = busy.set_params(params);
     }
-    // None for a socket to which nothing came yet, like one that listens: the last one's may be its, too.
-    let id = waiter.slot.napi_id();
-    let current = busy.instance().filter(|instance| !instance.is_closed()).map(|instance| instance.napi.id);
-    if current.is_none() || id != 0 && current != Some(id) {
-        let found = waiter.shared.find(&Target::Napi(id)).ok().filter(|_| id != 0);
-        busy.set_instance(found.and_then(|(_, found)| found.into_iter().next()));
-    }
+    turn_to(busy, waiter);
     busy.busy_loop(waiter, until);
     if !waiter.is_ready() && params.prefer_busy_poll {
         busy.resume();
     }
     let ready = waiter.is_ready() || busy.sleep(waiter, until);
-    if ready {
-        busy.suspend(1);
-    }
+    busy.waits_no_more();
+    busy.env.let_go();
     busy.env.after_call();
     ready
+}
+
+/// Has `busy` poll the instance that the socket's last packet came by. One to which nothing came yet tells of none: then
+/// it is the thread's last, whose packets may be its, too.
+fn turn_to<F>(busy: &mut BusyPoll, waiter: &Blocked<'_, F>) {
+    let id = waiter.slot.napi_id();
+    let current = busy.instance().filter(|instance| !instance.is_closed()).map(|instance| instance.napi.id);
+    if id != 0 && current != Some(id) {
+        let found = waiter.shared.find(&Target::Napi(id)).ok();
+        busy.turn_to(found.and_then(|(_, found)| found.into_iter().next()));
+    } else if current.is_none() && busy.instance().is_some() {
+        busy.turn_to(None);
+    }
 }
 
 #[cfg(test)]

@@ -119,17 +119,17 @@ impl PollContext {
 
     /// Wakes applications that were handed packets, threads that wait for sockets which were, and
     /// workers that packets were steered to: after the poll, so that they do not take the CPU from
-    /// it. Returns whether an application got something.
-    pub(crate) fn wake_apps(&mut self) -> bool {
+    /// it.
+    pub(crate) fn wake_apps(&mut self) {
         if let Some(steerer) = &mut self.steerer {
             steerer.notify(&self.shared.backlogs);
         }
-        let any = !self.woken.is_empty() || !self.ready.is_empty();
-        if any {
+        if !self.woken.is_empty() {
             self.woken.drain(..).for_each(|app| app.waker.wake());
+        }
+        if !self.ready.is_empty() {
             self.ready.drain(..).for_each(|slot| self.shared.sockets.arrived(slot));
         }
-        any
     }
 
     /// Before the thread sleeps or yields: lets go of what it must not keep meanwhile.
@@ -154,9 +154,14 @@ impl PollContext {
     /// Before an application's thread blocks: lets go of what it must not keep meanwhile, be it here or in the thread's own
     /// context.
     pub(crate) fn before_wait(&mut self) {
+        self.rest_parked();
+        before_wait(&self.shared);
+    }
+
+    /// The same of what is parked while the thread blocks elsewhere.
+    pub(crate) fn rest_parked(&mut self) {
         self.let_go();
         self.shared.cache_share.before_wait(&mut self.ctx);
-        before_wait(&self.shared);
     }
 
     /// At the end of an application's call.

@@ -20,10 +20,10 @@ use softnet_core::ip::tables::Tables;
 use super::StackInner;
 use crate::util::{current_tid, lock};
 
-/// What a thread keeps from one call to the next, and may have suspended the queue of an instance with.
+/// What a thread keeps from one call to the next.
 pub(crate) trait Parked: Any + Send {
-    /// The thread blocks without it: what it polled is its context's to poll.
-    fn give_way(&mut self);
+    /// The thread blocks without it: it gives back memory that other threads may need meanwhile.
+    fn before_wait(&mut self);
 }
 
 /// See the module.
@@ -112,15 +112,15 @@ pub(crate) fn with<R>(shared: &Arc<StackInner>, f: impl FnOnce(&mut AppThread) -
     }
 }
 
-/// The calling thread is about to block: its context, if it has one, gives back memory that other
-/// threads may need meanwhile, and what it has [parked](Parked) gives way.
+/// The calling thread is about to block: its context, if it has one, and what it has
+/// [parked](Parked) give back memory that other threads may need meanwhile.
 pub(crate) fn before_wait(shared: &StackInner) {
     let known = THREADS.try_with(|threads| {
         threads.borrow().iter().find(|known| std::ptr::eq(known.shared.as_ptr(), shared)).cloned()
     });
     if let Ok(Some(known)) = known {
         let AppThread { ctx, tables, parked, .. } = &mut *lock(&known.thread);
-        parked.iter_mut().for_each(|parked| parked.give_way());
+        parked.iter_mut().for_each(|parked| parked.before_wait());
         // So that no old snapshot is kept alive.
         tables.load();
         shared.cache_share.before_wait(ctx);
