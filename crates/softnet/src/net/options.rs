@@ -151,7 +151,8 @@ impl UdpSocket {
 
     /// How calls that wait for a datagram poll before they block (`SO_BUSY_POLL`, `SO_PREFER_BUSY_POLL` and
     /// `SO_BUSY_POLL_BUDGET`): the thread polls the NAPI instance that the socket's last one came by, rather than be
-    /// woken by the thread that would. At most 33 s; the default does not poll.
+    /// woken by the thread that would. At most 33 s; the default does not poll, nor do calls that do not block. With
+    /// `prefer_busy_poll` what comes for others may wait for `gro_flush_timeout`.
     pub fn set_busy_poll(&self, params: EpollParams) -> Result<(), OutOfRange> {
         self.inner().options.busy_poll.set(&params)
     }

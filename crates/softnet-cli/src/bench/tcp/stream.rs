@@ -32,8 +32,8 @@ compared. Needs two CPUs, and root for all but --device mem.
   softnet         softnet at one end (--device xdp: the other is the kernel's), or at both (--device mem). Runs of segments
                   leave uncut: to the kernel (`tso = true`), or over a wire like that between two virtual machines.
                   A worker polls, and wakes the threads that block
-  softnet-busy    the same, and a call that would block polls the queue itself for 50 µs first (SO_BUSY_POLL with
-                  SO_PREFER_BUSY_POLL, and the queue's doorbell suspended between two calls)
+  softnet-busy    the same, and a call that would block polls the queue itself for 200 µs first (SO_BUSY_POLL,
+                  SO_PREFER_BUSY_POLL; N 100, T 200 µs: the doorbell stays masked between two calls)
   ...-plain       the same with packets of the MTU: by AF_XDP alone, or cut by the emulated NIC
   kernel-plain    the kernel at both ends of a veth pair without TSO and GSO, as AF_XDP has it: packets of the MTU
   kernel          the same with all offloads: segments of 64 KiB are handed over by reference

@@ -61,8 +61,14 @@ pub(in crate::bench) const FULLBUSY: Way = Way {
     ..BASE
 };
 
-/// A call that blocks polls first, and the instance is suspended between two calls.
-pub(super) const BUSY: Way = Way { name: "busy", busy_poll_usecs: Some(50), ..SUSPEND20 };
+/// A call that blocks polls first, and the doorbell stays masked between two calls.
+pub(super) const BUSY: Way = Way {
+    name: "busy",
+    busy_poll_usecs: Some(200),
+    napi_defer_hard_irqs: 100,
+    gro_flush_timeout: 200,
+    ..BASE
+};
 
 /// A thread of the ordinary policy polls.
 pub(in crate::bench) const THREADED: Way = Way { name: "threaded", context: Context::Threaded, ..BASE };

@@ -126,8 +126,8 @@ impl TcpListener {
         Ok(())
     }
 
-    /// How [`accept`](Self::accept) polls before it blocks, and calls of the streams that it returns:
-    /// [`TcpStream::set_busy_poll`].
+    /// How [`accept`](Self::accept) polls before it blocks, once a connection has come, and calls of the streams that it
+    /// returns: [`TcpStream::set_busy_poll`].
     pub fn set_busy_poll(&self, params: EpollParams) -> Result<(), OutOfRange> {
         self.0.options.busy_poll.set(&params)
     }

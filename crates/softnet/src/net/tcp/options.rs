@@ -28,7 +28,8 @@ impl TcpStream {
 
     /// How calls that wait poll before they block (`SO_BUSY_POLL`, `SO_PREFER_BUSY_POLL` and `SO_BUSY_POLL_BUDGET`):
     /// the thread polls the NAPI instance that the connection's last packet came by, rather than be woken by the thread
-    /// that would. Writing polls, too, while there is no room, unlike the kernel's. At most 33 s; the default does not poll.
+    /// that would. Writing polls, too, while there is no room, unlike the kernel's. At most 33 s; the default does not poll,
+    /// nor do calls that do not block. With `prefer_busy_poll` what comes for others may wait for `gro_flush_timeout`.
     pub fn set_busy_poll(&self, params: EpollParams) -> Result<(), OutOfRange> {
         self.0.options.busy_poll.set(&params)
     }
