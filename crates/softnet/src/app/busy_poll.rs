@@ -37,7 +37,8 @@ const GRACE: u64 = 1_000_000;
 /// gives (0.7 ms and more), and long compared with what it costs to stop and to take the instance again.
 const TURN: u64 = 500_000;
 
-/// How an application polls: the kernel's `struct epoll_params`, of an epoll set, or of a socket for its calls that block.
+/// How an application polls: the kernel's `struct epoll_params`, of an epoll set, or of a socket for
+/// its calls that block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpollParams {
     /// For how many µs it polls before it sleeps, at most [`MAX_BUSY_POLL_USECS`]. 0: not at all, or, with
@@ -96,9 +97,9 @@ pub(crate) trait Waits {
     fn is_ready(&mut self) -> bool;
     /// Looks for what no poll brings, if it is time. Called between two polls, at `now` by the stack's clock.
     fn between_polls(&mut self, _now: u64) {}
-    /// Whether the thread is one of many that wait for packets of the instance, each in a call of its own. Then what a
-    /// poll brought is likely another's, which gets the CPU; and the instance is never suspended, since the one whose call
-    /// ends does not know that others wait.
+    /// Whether the thread is one of many that wait for packets of the instance, each in a call of
+    /// its own. Then what a poll brought is likely another's, which gets the CPU; and the instance
+    /// is never suspended, since the one whose call ends does not know that others wait.
     fn is_one_of_many(&self) -> bool {
         false
     }

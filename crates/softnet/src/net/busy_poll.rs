@@ -1,13 +1,15 @@
 //! How calls that block poll: a socket's `SO_BUSY_POLL`, `SO_PREFER_BUSY_POLL` and `SO_BUSY_POLL_BUDGET`.
 //!
 //! A thread that would block polls the NAPI instance that the socket's last packet came by, as an
-//! [`Epoll`](super::Epoll) does: packets are processed by the thread that waits for them, and no other is woken. Between
-//! two calls the instance's doorbell stays masked for `gro_flush_timeout`, with `prefer_busy_poll`. It is not suspended,
-//! as the kernel's is not by `SO_PREFER_BUSY_POLL`: a thread may block in many places that know nothing of it, and others
-//! may wait for the same instance.
+//! [`Epoll`](super::Epoll) does: packets are processed by the thread that waits for them, and no
+//! other is woken. Between two calls the instance's doorbell stays masked for `gro_flush_timeout`,
+//! with `prefer_busy_poll`. It is not suspended, as the kernel's is not by `SO_PREFER_BUSY_POLL`: a
+//! thread may block in many places that know nothing of it, and others may wait for the same
+//! instance.
 //!
-//! What polls belongs to the thread, with [the rest of its context](crate::stack::AppThread). Invariant: it is in use by
-//! one call of its thread, or is parked; it is gone when the thread has ended or the stack has stopped.
+//! What polls belongs to the thread, with [the rest of its context](crate::stack::AppThread).
+//! Invariant: it is in use by one call of its thread, or is parked; it is gone when the thread has
+//! ended or the stack has stopped.
 
 use std::any::Any;
 use std::io;
@@ -96,8 +98,8 @@ impl<F: Fn(&Readiness) -> bool> Waits for Blocked<'_, F> {
     }
 }
 
-/// Polls until the socket in `slot` is `ready` or the stack stops, as `params` say, and blocks as long as that brings
-/// nothing; at `until` the error is `EAGAIN`.
+/// Polls until the socket in `slot` is `ready` or the stack stops, as `params` say, and blocks as
+/// long as that brings nothing; at `until` the error is `EAGAIN`.
 pub(super) fn poll_or_block(
     shared: &Arc<StackInner>,
     slot: &Slot,
@@ -140,8 +142,8 @@ fn wait<F: Fn(&Readiness) -> bool>(
     ready
 }
 
-/// Has `busy` poll the instance that the socket's last packet came by. One to which nothing came yet tells of none: then
-/// it is the thread's last, whose packets may be its, too.
+/// Has `busy` poll the instance that the socket's last packet came by. One to which nothing came yet
+/// tells of none: then it is the thread's last, whose packets may be its, too.
 fn turn_to<F>(busy: &mut BusyPoll, waiter: &Blocked<'_, F>) {
     let id = waiter.slot.napi_id();
     let current = busy.instance().filter(|instance| !instance.is_closed()).map(|instance| instance.napi.id);
