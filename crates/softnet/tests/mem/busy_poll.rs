@@ -11,7 +11,7 @@ use super::frames::own;
 use super::poller::{mem0, set_knobs};
 use super::tcp;
 use super::udp::start;
-use super::world::until;
+use super::world::{Lane, World, until};
 
 /// Polls for long.
 const LONG: EpollParams = EpollParams { busy_poll_usecs: 30_000_000, ..PREFER };
@@ -20,6 +20,16 @@ fn bind(handle: &softnet::net::Handle, port: u16, params: EpollParams) -> UdpSoc
     let socket = UdpSocket::bind(handle, (own(0), port)).unwrap();
     socket.set_busy_poll(params).unwrap();
     socket
+}
+
+/// Datagrams come to `socket` until a call polls for one.
+fn poll_once(world: &World, lane: &mut Lane, socket: &UdpSocket) {
+    let polled = mem0(&world.view).busy_polls;
+    until("a call polls", || {
+        send(lane, 7);
+        recv(socket);
+        mem0(&world.view).busy_polls > polled
+    });
 }
 
 fn recv(socket: &UdpSocket) {
@@ -61,12 +71,7 @@ fn what_waits_otherwise_need_not_wait_for_a_thread_that_is_elsewhere() {
     let polls = bind(&handle, 7, PREFER);
     let blocks = UdpSocket::bind(&handle, (own(0), 8)).unwrap();
     for _ in 0..20 {
-        let polled = mem0(&world.view).busy_polls;
-        until("a call polls", || {
-            send(&mut lanes[0], 7);
-            recv(&polls);
-            mem0(&world.view).busy_polls > polled
-        });
+        poll_once(&world, &mut lanes[0], &polls);
         // The thread that polled does nothing of the kind now.
         std::thread::scope(|scope| {
             scope.spawn(|| recv(&blocks));
@@ -118,14 +123,7 @@ fn a_thread_that_ends_leaves_the_queue() {
     let [polls, other] = [bind(&handle, 7, PREFER), bind(&handle, 8, EpollParams::default())];
     for _ in 0..20 {
         std::thread::scope(|scope| {
-            let end = scope.spawn(|| {
-                let polled = mem0(&world.view).busy_polls;
-                until("a call polls", || {
-                    send(&mut lanes[0], 7);
-                    recv(&polls);
-                    mem0(&world.view).busy_polls > polled
-                });
-            });
+            let end = scope.spawn(|| poll_once(&world, &mut lanes[0], &polls));
             end.join().unwrap();
         });
         send(&mut lanes[0], 8);

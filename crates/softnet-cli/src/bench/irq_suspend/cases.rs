@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use softnet::PollerParams;
 use softnet::config::Knobs;
+use softnet::net::EpollParams;
 use softnet_dev::mem::Coalesce;
 
 use crate::bench::tcp::ways::{self, Way};
@@ -96,21 +97,13 @@ impl Case {
 
     /// Of the instance.
     pub(super) fn knobs(&self) -> Knobs {
-        Knobs::default().with(|knobs| {
-            knobs.napi_defer_hard_irqs = Some(self.napi_defer_hard_irqs);
-            knobs.gro_flush_timeout = Some(self.gro_flush_timeout * 1000);
-            knobs.irq_suspend_timeout = Some(self.irq_suspend_timeout * 1_000_000);
-        })
+        self.way().knobs()
     }
 
     /// Of the application.
     pub(super) fn poller(&self) -> PollerParams {
-        PollerParams {
-            busy_poll_usecs: self.busy_poll_usecs.unwrap_or(0),
-            busy_poll_budget: 64,
-            prefer_busy_poll: self.busy_poll_usecs.is_some(),
-            ..PollerParams::default()
-        }
+        let EpollParams { busy_poll_usecs, busy_poll_budget, prefer_busy_poll } = self.way().params();
+        PollerParams { busy_poll_usecs, busy_poll_budget, prefer_busy_poll, ..PollerParams::default() }
     }
 
     /// Of instance and application, as the benches of TCP have it.

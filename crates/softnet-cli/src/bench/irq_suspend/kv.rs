@@ -26,7 +26,7 @@ use crate::bench::echo::{Load, Usage};
 use crate::bench::harness::{self, alternate};
 use crate::bench::kv::{App, Bed, Receive, Side};
 use crate::bench::pin;
-use crate::bench::report::{Report, Row, Sample};
+use crate::bench::report::{Report, Row, Sample, value};
 use crate::bench::text;
 
 /// Cases of the kernel's that are always measured where its NAPI instance has a thread and knobs: one of them is its best.
@@ -111,7 +111,7 @@ impl Group {
         bed.side.set_kernel_knobs(knobs)?;
         let sample = measure(&mut bed, case, max_events, cpu, load, times)?;
         if asked == Asked::Max {
-            let qps = sample.iter().find(|(figure, _)| *figure == "qps").map_or(0.0, |(_, qps)| *qps);
+            let qps = value(&sample, "qps").unwrap_or(0.0);
             if qps < 1.0 {
                 return Err("no request was answered".into());
             }
@@ -304,8 +304,8 @@ fn measure(
     let mut sample = figures::answered(&load, &outcome);
     {
         let second = side.second.lock().unwrap_or_else(PoisonError::into_inner);
-        let of =
-            |figure| second.latency.figures().iter().find(|(name, _)| *name == figure).map_or(0.0, |f| f.1);
+        let latency = second.latency.figures();
+        let of = |figure| value(&latency, figure).unwrap_or(0.0);
         sample.extend([
             ("second_avg_us", of("avg_us")),
             ("second_p99_us", of("p99_us")),

@@ -39,9 +39,9 @@ use softnet_dev::sched::Policy;
 use super::device::Device;
 use super::echo::{Bed, Load, Setup};
 use super::harness::{self, alternate};
-use super::report::{Bound, Report, Row, Sample};
+use super::report::{Bound, Report, Row, Sample, value};
 use super::tcp::Cpus;
-use super::{Common, cpus, pin};
+use super::{Common, pin};
 use cases::{CASES, Case};
 use load::load_value;
 use measure::{Application, Times, measure};
@@ -207,7 +207,7 @@ impl Rig {
         };
         let sample = measure(&mut bed.borrow_mut(), case, application, offered, times)?;
         if case.name == "base" && load.is_none() {
-            let qps = sample.iter().find(|(figure, _)| *figure == "qps").map_or(0.0, |(_, qps)| *qps);
+            let qps = value(&sample, "qps").unwrap_or(0.0);
             if qps < 1.0 {
                 return Err("no request was answered".into());
             }
@@ -224,19 +224,13 @@ fn rig_has(device: &str, case: &Case) -> bool {
 
 impl IrqSuspend {
     pub(crate) fn run(&self) -> Result<Report, String> {
-        let cpu = self.common.cpu;
-        let all = cpus();
-        if !all.contains(&cpu) {
-            return Err(format!("--cpu {cpu}: CPUs here: {all:?}"));
-        }
-        let client = all.into_iter().find(|other| *other != cpu);
-        let client = client.ok_or("irq-suspend needs two CPUs: one for the server, one for the client")?;
+        let cpus = Cpus::new(self.common.cpu)?;
         match self.app {
-            What::Tcp => tcp::run(self, Cpus { server: cpu, client }),
+            What::Tcp => tcp::run(self, cpus),
             _ if self.inline_client => Err("--inline-client is for --app tcp".into()),
-            What::Kv => kv::run(self, cpu, client),
+            What::Kv => kv::run(self, cpus.server, cpus.client),
             What::Echo if self.peer.is_some() => Err("--peer is for --app kv and --app tcp".into()),
-            What::Echo => self.run_echo(cpu, client),
+            What::Echo => self.run_echo(cpus.server, cpus.client),
         }
     }
 

@@ -19,7 +19,7 @@ use super::{FLOWS, IrqSuspend, PAYLOAD, published, state_bounds};
 use crate::bench::echo::Usage;
 use crate::bench::harness::{self, alternate};
 use crate::bench::pin;
-use crate::bench::report::{Report, Row, Sample};
+use crate::bench::report::{Report, Row, Sample, value};
 use crate::bench::tcp::rig::{Rig, over_veth};
 use crate::bench::tcp::rr::{Bed, Load};
 use crate::bench::tcp::ways::{BASE, KERNEL, KERNEL_SPIN, KERNEL_XDP_THREADED, Side, Way};
@@ -111,7 +111,7 @@ impl Entry<'_> {
         let rate = asked.rate(host.capacity.get(), group.kernel.get());
         let sample = measure(&mut host.bed(way)?.borrow_mut(), way, rate, times)?;
         if asked == Asked::Max {
-            let qps = qps(&sample);
+            let qps = value(&sample, "qps").unwrap_or(0.0);
             if qps < 1.0 {
                 return Err("no request was answered".into());
             }
@@ -195,10 +195,6 @@ pub(super) fn run(bench: &IrqSuspend, cpus: Cpus) -> Result<Report, String> {
     Ok(report)
 }
 
-fn qps(sample: &Sample) -> f64 {
-    sample.iter().find(|(figure, _)| *figure == "qps").map_or(0.0, |(_, qps)| *qps)
-}
-
 /// Counters at some moment.
 struct Snapshot {
     at: Instant,
@@ -228,7 +224,7 @@ fn measure(bed: &mut Bed, way: &Way, rate: Option<f64>, times: Times) -> Result<
     let [begin, end] = &snapshots[..] else { return Err("it was not measured".into()) };
     let seconds = (end.at - begin.at).as_secs_f64();
     let (worker, app) = (end.worker - begin.worker, end.application - begin.application);
-    let answered = qps(&sample);
+    let answered = value(&sample, "qps").unwrap_or(0.0);
     let offered = rate.unwrap_or(answered);
     sample.extend([
         ("offered_qps", offered),

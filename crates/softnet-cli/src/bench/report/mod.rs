@@ -17,7 +17,7 @@ mod text;
 pub(crate) use baseline::Baseline;
 pub(crate) use bound::{Bound, Checked, REFERENCE};
 pub(crate) use html::PageFile;
-pub(crate) use row::{Row, Sample, distinguishing};
+pub(crate) use row::{Row, Sample, distinguishing, value};
 
 use bound::Verdict;
 use machine::Hardware;

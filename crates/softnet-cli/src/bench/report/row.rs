@@ -76,7 +76,8 @@ impl Row {
     }
 }
 
-fn value(sample: &Sample, figure: &str) -> Option<f64> {
+/// A figure of a measurement, if it was measured.
+pub(crate) fn value(sample: &Sample, figure: &str) -> Option<f64> {
     sample.iter().find(|(name, _)| *name == figure).map(|(_, value)| *value)
 }
 

@@ -24,7 +24,7 @@ use crate::bench::device::Device;
 use crate::bench::harness::{Case, alternate};
 use crate::bench::napi_context::hungry::Hungry;
 use crate::bench::pin;
-use crate::bench::report::{Bound, Report, Row, Sample};
+use crate::bench::report::{Bound, Report, Row, Sample, value};
 
 /// What `softnet bench tcp-storage --help` ends with.
 pub(in crate::bench) const HELP: &str = "\
@@ -91,12 +91,12 @@ impl TcpStorage {
         let mut load = Load { connections: self.connections, size, rate: None };
         if rate.get() == 0.0 {
             let most = bed.measure(way, load, times)?;
-            let qps = most.iter().find(|(name, _)| *name == "qps").map_or(0.0, |(_, qps)| *qps);
+            let qps = value(&most, "qps").unwrap_or(0.0);
             rate.set((qps * f64::from(self.load) / 100.0).max(1.0));
         }
         load.rate = Some(rate.get());
         let mut sample = bed.measure(way, load, times)?;
-        let qps = sample.iter().find(|(name, _)| *name == "qps").map_or(0.0, |(_, qps)| *qps);
+        let qps = value(&sample, "qps").unwrap_or(0.0);
         sample.extend([("offered_per_s", rate.get()), ("sustained_percent", 100.0 * qps / rate.get())]);
         Ok(sample)
     }

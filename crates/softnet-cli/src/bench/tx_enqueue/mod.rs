@@ -42,7 +42,7 @@ use softnet_core::qdisc::Spec;
 
 use super::harness::{Case, alternate};
 use super::report::plot::{Plot, Series};
-use super::report::{Bound, Report, Row, Sample};
+use super::report::{Bound, Report, Row, Sample, value};
 use super::{Common, cpus};
 use kernel::Kernel;
 use queue::Way;
@@ -140,7 +140,7 @@ impl Patience {
     fn measure(&self, threads: u16, once: impl Fn() -> Result<Sample, String>) -> Result<Sample, String> {
         loop {
             let sample = once()?;
-            let others = sample.iter().find(|(name, _)| *name == OTHERS).map_or(0.0, |(_, value)| *value);
+            let others = value(&sample, OTHERS).unwrap_or(0.0);
             if others <= bearable(threads) || self.left.get() == 0 {
                 return Ok(sample);
             }
