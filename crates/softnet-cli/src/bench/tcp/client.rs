@@ -9,14 +9,15 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use super::host::{For, Host, Set};
+use super::parked::MOST;
 use super::ways::KERNEL_SPIN;
 use crate::bench::latency::Latency;
 use crate::bench::text;
 
 /// How long anything may take that is not measured.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
-/// Connections that are begun at once.
-const AT_ONCE: usize = 256;
+/// Connections that are begun at once. Those of them that are idle make one lot.
+pub(super) const AT_ONCE: usize = 250;
 /// Connections that are reset at once.
 const RESETS: usize = 64;
 /// A wait of softnet's; the kernel is asked again and again.
@@ -33,7 +34,8 @@ pub(super) struct Outcome {
 }
 
 pub(super) struct Lane<S> {
-    stream: S,
+    /// `None`: it is parked.
+    stream: Option<S>,
     /// Where its request begins in the pattern.
     pub(super) from: usize,
     sent: usize,
@@ -49,6 +51,8 @@ pub(super) struct Client<H: Host> {
     pub(super) set: H::Set,
     addresses: Vec<SocketAddr>,
     pub(super) lanes: Vec<Lane<H::Stream>>,
+    /// Those that are idle, and the places of each lot, in their order.
+    parked: Vec<(Vec<usize>, H::Parked)>,
     pattern: Vec<u8>,
     scratch: Vec<u8>,
     pub(super) ready: Vec<u64>,
@@ -100,21 +104,27 @@ impl<H: Host> Client<H> {
             set,
             addresses: addresses.to_vec(),
             lanes: Vec::new(),
+            parked: Vec::new(),
             pattern: Vec::new(),
             scratch: vec![0; 256 << 10],
             ready: Vec::new(),
         })
     }
 
-    /// Closes those beyond `n`, or opens as many as are missing.
-    pub(super) fn resize(&mut self, n: usize) -> Result<(), String> {
+    /// Closes those beyond `n`, or opens as many as are missing. Only every `stride`th has to be there for
+    /// [`run`](Self::run).
+    pub(super) fn resize(&mut self, n: usize, stride: usize) -> Result<(), String> {
         while self.lanes.len() > n {
             let first = n.max(self.lanes.len().saturating_sub(RESETS));
+            self.unpark(first)?;
             for lane in self.lanes.drain(first..) {
-                let _ = H::reset_on_close(&lane.stream);
+                lane.stream.iter().for_each(|stream| drop(H::reset_on_close(stream)));
             }
             // A reset that finds no room on the wire is not sent again.
             std::thread::sleep(Duration::from_micros(500));
+        }
+        if stride == 1 {
+            self.unpark(0)?;
         }
         if self.lanes.len() < n {
             self.host.enter().map_err(text)?;
@@ -124,18 +134,50 @@ impl<H: Host> Client<H> {
             for i in first..n.min(first + AT_ONCE) {
                 let to = self.addresses[i % self.addresses.len()];
                 let stream = self.host.begin_connect(to).map_err(|e| format!("connection {i}: {e}"))?;
+                let stream = Some(stream);
                 self.lanes.push(Lane { stream, from: 0, sent: 0, got: 0, at: u64::MAX, waits: false });
             }
             let until = Instant::now() + PATIENCE;
-            for (i, lane) in self.lanes.iter().enumerate().skip(first) {
-                while !H::connected(&lane.stream).map_err(|e| format!("connection {i}: {e}"))? {
+            for i in first..self.lanes.len() {
+                let Some(stream) = &self.lanes[i].stream else { continue };
+                while !H::connected(stream).map_err(|e| format!("connection {i}: {e}"))? {
                     if Instant::now() > until {
                         return Err(format!("connection {i} of {n} was not made"));
                     }
                     // The other end of an emulated wire may be polled by this thread.
                     self.set.wait(&mut self.ready, TURN).map_err(text)?;
                 }
-                self.set.add(&lane.stream, i as u64).map_err(text)?;
+                if i % stride == 0 {
+                    self.set.add(stream, i as u64).map_err(text)?;
+                }
+            }
+            self.park(first, stride)?;
+        }
+        Ok(())
+    }
+
+    /// Parks those from `first` on that are not every `stride`th.
+    fn park(&mut self, first: usize, stride: usize) -> Result<(), String> {
+        let idle: Vec<usize> = (first..self.lanes.len()).filter(|i| i % stride != 0).collect();
+        for places in idle.chunks(MOST) {
+            let streams = places.iter().filter_map(|i| self.lanes[*i].stream.take()).collect();
+            let parked = H::park(streams).map_err(|e| format!("parking idle connections: {e}"))?;
+            self.parked.push((places.to_vec(), parked));
+        }
+        Ok(())
+    }
+
+    /// Has all of those lots again of which a connection is in place `first` or behind it.
+    fn unpark(&mut self, first: usize) -> Result<(), String> {
+        while self.parked.last().is_some_and(|(places, _)| places.last() >= Some(&first)) {
+            let Some((places, parked)) = self.parked.pop() else { break };
+            let streams = H::unpark(parked).map_err(text)?;
+            if streams.len() != places.len() {
+                return Err(format!("{} parked connections, {} of them open", places.len(), streams.len()));
+            }
+            for (i, stream) in places.into_iter().zip(streams) {
+                self.set.add(&stream, i as u64).map_err(text)?;
+                self.lanes[i].stream = Some(stream);
             }
         }
         Ok(())
@@ -208,12 +250,13 @@ impl<H: Host> Client<H> {
     pub(super) fn send(&mut self, i: usize, size: usize) -> Result<(), String> {
         let Client { lanes, set, pattern, .. } = self;
         let lane = &mut lanes[i];
+        let stream = lane.stream.as_mut().ok_or_else(|| format!("connection {i} is parked"))?;
         while lane.sent < size {
-            match lane.stream.write(&pattern[lane.from + lane.sent..lane.from + size]) {
+            match stream.write(&pattern[lane.from + lane.sent..lane.from + size]) {
                 Ok(n) => lane.sent += n,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     if !std::mem::replace(&mut lane.waits, true) {
-                        set.modify(&lane.stream, For::InOut, i as u64).map_err(text)?;
+                        set.modify(stream, For::InOut, i as u64).map_err(text)?;
                     }
                     return Ok(());
                 }
@@ -221,7 +264,7 @@ impl<H: Host> Client<H> {
             }
         }
         if std::mem::take(&mut lane.waits) {
-            set.modify(&lane.stream, For::In, i as u64).map_err(text)?;
+            set.modify(stream, For::In, i as u64).map_err(text)?;
         }
         Ok(())
     }
@@ -233,7 +276,8 @@ impl<H: Host> Client<H> {
         }
         let Client { lanes, pattern, scratch, .. } = self;
         let lane = &mut lanes[i];
-        match lane.stream.read(scratch) {
+        let stream = lane.stream.as_mut().ok_or_else(|| format!("connection {i} is parked"))?;
+        match stream.read(scratch) {
             Ok(0) => Err(format!("connection {i} ended")),
             Ok(n) => {
                 let expected = pattern.get(lane.from + lane.got..lane.from + lane.got + n);

@@ -18,6 +18,9 @@ use softnet::net::{self, Epoll, Event, Handle, Interest, TcpBuilder};
 use softnet_dev::netns::NetNs;
 use softnet_testkit::InlineNapi;
 
+#[cfg(doc)]
+use super::parked::MOST;
+use super::parked::Parked;
 use super::ways::Way;
 use crate::connected;
 
@@ -38,7 +41,13 @@ pub(super) trait Host: Clone + Send + 'static {
     type Listener: Send;
     type Stream: Read + Write + Send;
     type Set: Set<Self>;
+    /// Idle streams that take few of the process' descriptors.
+    type Parked;
 
+    /// Parks streams, [`MOST`] at the most, that no set has.
+    fn park(streams: Vec<Self::Stream>) -> io::Result<Self::Parked>;
+    /// The streams again, in the same order.
+    fn unpark(parked: Self::Parked) -> io::Result<Vec<Self::Stream>>;
     /// The calling thread's sockets are of this stack from now on, which
     /// [`begin_connect`](Self::begin_connect) relies on.
     fn enter(&self) -> io::Result<()>;
@@ -83,6 +92,15 @@ impl Host for Softnet {
     type Listener = net::TcpListener;
     type Stream = net::TcpStream;
     type Set = SoftnetSet;
+    type Parked = Vec<net::TcpStream>;
+
+    fn park(streams: Vec<net::TcpStream>) -> io::Result<Self::Parked> {
+        Ok(streams)
+    }
+
+    fn unpark(parked: Self::Parked) -> io::Result<Vec<net::TcpStream>> {
+        Ok(parked)
+    }
 
     fn enter(&self) -> io::Result<()> {
         Ok(())
@@ -196,6 +214,15 @@ impl Host for Kernel {
     type Listener = std::net::TcpListener;
     type Stream = std::net::TcpStream;
     type Set = KernelSet;
+    type Parked = Parked;
+
+    fn park(streams: Vec<std::net::TcpStream>) -> io::Result<Parked> {
+        Parked::new(&streams)
+    }
+
+    fn unpark(parked: Parked) -> io::Result<Vec<std::net::TcpStream>> {
+        parked.unpark()
+    }
 
     fn enter(&self) -> io::Result<()> {
         self.ns.enter()

@@ -18,6 +18,7 @@ mod host;
 pub(super) mod idle;
 pub(super) mod loss;
 mod paced;
+mod parked;
 mod path;
 pub(super) mod rig;
 pub(super) mod rr;

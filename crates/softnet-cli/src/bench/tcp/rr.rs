@@ -10,7 +10,7 @@ use serde_json::json;
 use softnet::config::Context;
 use softnet::control::{Set, SetKnobs, Target};
 
-use super::client::{Client, Outcome};
+use super::client::{AT_ONCE, Client, Outcome};
 use super::host::{Host, Kernel, Softnet};
 use super::rig::{Ends, Rig, addresses, over_veth};
 use super::server::Server;
@@ -88,8 +88,9 @@ const WAYS: [&Way; 9] = [
     &KERNEL_XDP_THREADED,
 ];
 
-/// Connections that are reset before the server is asked whether it knows: their packets fit a ring of the wire.
-const AT_ONCE: usize = RING / 4;
+/// Connections that are reset before the server is asked whether it knows: their packets fit the ring of a veth
+/// pair (256).
+const RESETS: usize = 128;
 
 /// Files that a run has open beside connections.
 const OTHER_FILES: u64 = 200;
@@ -111,7 +112,7 @@ fn stride(connections: u32) -> usize {
 
 /// A client of either kind.
 trait Asks {
-    fn resize(&mut self, n: usize) -> Result<(), String>;
+    fn resize(&mut self, n: usize, stride: usize) -> Result<(), String>;
     fn run(
         &mut self,
         load: Load,
@@ -121,8 +122,8 @@ trait Asks {
 }
 
 impl<H: Host> Asks for Client<H> {
-    fn resize(&mut self, n: usize) -> Result<(), String> {
-        Client::resize(self, n)
+    fn resize(&mut self, n: usize, stride: usize) -> Result<(), String> {
+        Client::resize(self, n, stride)
     }
     fn run(
         &mut self,
@@ -215,7 +216,7 @@ impl Bed {
         }
         self.server.wait_as(way);
         self.server.orders.size.store(load.size as usize, Ordering::Relaxed);
-        self.resize(load.connections as usize)?;
+        self.resize(load)?;
         let threads = self.rig.server_threads(self.server.tid);
         let mut usage = Vec::with_capacity(2);
         let rig = &self.rig;
@@ -238,11 +239,17 @@ impl Bed {
 
     /// Makes it so many connections at both ends. Resets are not sent again: if the server stands still for a while, no
     /// more of them are on the way than the wire holds.
-    fn resize(&mut self, connections: usize) -> Result<(), String> {
+    fn resize(&mut self, load: Load) -> Result<(), String> {
+        let connections = load.connections as usize;
+        if self.server.orders.open.load(Ordering::Relaxed) > connections {
+            // The kernel's delayed ACKs of the last responses leave in one burst, which fills a ring.
+            std::thread::sleep(Duration::from_millis(100));
+        }
         loop {
             let open = self.server.orders.open.load(Ordering::Relaxed);
-            let next = connections.max(open.saturating_sub(AT_ONCE));
-            self.client.resize(next)?;
+            let next = connections.max(open.saturating_sub(RESETS));
+            // By the clock all are asked.
+            self.client.resize(next, load.rate.map_or(stride(next as u32), |_| 1))?;
             self.is_open(next)?;
             if next == connections {
                 return Ok(());
@@ -412,9 +419,10 @@ struct Files {
 }
 
 impl Files {
-    /// A case in which the server of `way` has `own`, no less than in those before. The error is what all would
-    /// need.
+    /// A case in which the server of `way` and its client have `own`. The error is what all would need.
     fn admit(&mut self, way: &Way, own: u64) -> Result<(), u64> {
+        let before = self.held.iter().find(|(side, _)| *side == way.server);
+        let own = before.map_or(0, |(_, files)| *files).max(own);
         let others = self.held.iter().filter(|(side, _)| *side != way.server);
         let needs = OTHER_FILES + own + others.map(|(_, files)| files).sum::<u64>();
         if needs > self.limit {
@@ -426,14 +434,20 @@ impl Files {
     }
 }
 
-/// Files that are open while `n` connections are: each end of the kernel's is one.
+/// Files that are open while `n` connections are: each end of the kernel's is one, but for what its clients
+/// [park](super::parked).
 fn files_of(device: &str, way: &Way, n: u32) -> u64 {
-    let ends = match device {
-        "mem" => 0,
-        _ if way.kernel() => 2,
-        _ => 1,
+    let client = match stride(n) {
+        1 => n,
+        // A pair of sockets for each lot.
+        stride => n.div_ceil(stride as u32) + 2 * n.div_ceil(AT_ONCE as u32),
     };
-    ends * u64::from(n)
+    let (n, client) = (u64::from(n), u64::from(client));
+    match device {
+        "mem" => 0,
+        _ if way.kernel() => n + client,
+        _ => client,
+    }
 }
 
 /// The better of rows by the median of a figure.
