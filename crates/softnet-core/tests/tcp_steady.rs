@@ -119,6 +119,7 @@ impl World {
             sockets: self.binder.sockets(),
             napi_id: 1,
             room: SockMem::new(1 << 20).room(0),
+            send_room: SockMem::new(1 << 20).room(0),
             backlog: &|_| 0,
             reserve: &|_, _| false,
             pressed: false,
@@ -222,7 +223,7 @@ fn a_steady_transfer_allocates_nothing() {
     let refused = |call: Result<usize, CallError>| assert_eq!(call, Err(CallError::WouldBlock));
     refused(world.enter(&mut |shard, ctx, env, _, out| shard.read(ctx, env, pair[1], &mut buffer, out)));
     world.enter(&mut |shard, ctx, env, _, _| shard.clear(ctx, env));
-    assert_eq!(world.shard.frames(), 0);
+    assert_eq!(world.shard.frames(), (0, 0));
     let stats = world.ctx.stats();
     assert_eq!(stats.originated.get(), stats.delivered.get() + stats.dropped(), "each packet ends once");
     world.ctx.drain();

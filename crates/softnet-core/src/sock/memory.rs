@@ -10,7 +10,9 @@
 //! Called by pollers, with the number of frames that applications hold; [`SockMem`] keeps no state.
 //! Invariant: admitted frames never exceed the limit for all sockets.
 //!
-//! Of the shared part a connection is told by [`Pressure`] when two thirds are used, until no more than
+//! What streams [queue to be sent](SockMem::to_send) takes half of the shared part at the most: a writer
+//! waits for room, while a segment that finds none is lost, so that writers must not take the room of what
+//! arrives. Of the rest a connection is told by [`Pressure`] when two thirds are used, until no more than
 //! half is: the marks of the kernel's `tcp_mem`, of which its limit is the third.
 
 use crate::sync::{AtomicU64, Ordering};
@@ -47,13 +49,15 @@ pub enum Pressed {
 }
 
 impl Pressure {
-    /// Looks at `now`, where sockets hold `held` frames. One caller alone hears of a change.
+    /// Looks at `now`, where sockets hold `held` frames, of which `queued` are to be sent. One caller alone
+    /// hears of a change.
     #[inline]
-    pub fn look(&self, memory: &SockMem, held: usize, now: u64) -> Pressed {
+    pub fn look(&self, memory: &SockMem, (held, queued): (usize, usize), now: u64) -> Pressed {
         let since = self.since.load(Ordering::Relaxed);
+        let (arrived, room) = (held.saturating_sub(queued), memory.shared.saturating_sub(queued));
         let changes = match since {
-            0 => held > memory.shared / 3 * 2,
-            _ => held <= memory.shared / 2,
+            0 => arrived > room / 3 * 2,
+            _ => arrived <= room / 2,
         };
         if changes { self.change(since, now.max(1)) } else { Pressed::Still(since != 0) }
     }
@@ -88,6 +92,12 @@ impl SockMem {
     /// Frames that applications may hold, or set aside, without the sockets' reserve.
     pub fn shared(&self) -> usize {
         self.shared
+    }
+
+    /// The limits for what streams queue to be sent.
+    pub fn to_send(&self) -> SockMem {
+        let (shared, reserve) = (self.shared / 2, self.all - self.shared);
+        SockMem { shared, all: shared + reserve }
     }
 
     /// The room while applications hold `held` frames.
@@ -144,7 +154,18 @@ mod tests {
             (3072, 16, Pressed::Left(10)),
             (4096, 17, Pressed::Still(false)),
         ] {
-            assert_eq!(pressure.look(&memory, held, now), expected, "{held}");
+            assert_eq!(pressure.look(&memory, (held, 0), now), expected, "{held}");
+        }
+        // What is queued to be sent is no part of it, and leaves less for the rest.
+        let (queued, pressure) = (memory.to_send().shared(), Pressure::default());
+        assert_eq!(queued, 3072);
+        for (arrived, now, expected) in [
+            (2048, 1, Pressed::Still(false)),
+            (2049, 2, Pressed::Entered),
+            (1537, 3, Pressed::Still(true)),
+            (1536, 5, Pressed::Left(3)),
+        ] {
+            assert_eq!(pressure.look(&memory, (queued + arrived, queued), now), expected, "{arrived}");
         }
     }
 

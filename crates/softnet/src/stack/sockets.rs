@@ -37,6 +37,8 @@ pub struct SocketTable {
     pub(crate) memory: SockMem,
     /// Frames that wait for applications, of sockets and of those that poll.
     held: Arc<AtomicUsize>,
+    /// Those of them that streams have queued to be sent.
+    queued: AtomicUsize,
     /// Whether these are so many that connections are to hold back.
     pressure: Pressure,
     threads: Mutex<Vec<Arc<Mutex<AppThread>>>>,
@@ -73,6 +75,7 @@ impl SocketTable {
             binder: PiMutex::new(binder),
             memory: SockMem::new(region.frame_count()),
             held,
+            queued: AtomicUsize::new(0),
             pressure: Pressure::default(),
             threads: Mutex::default(),
             sets: Mutex::default(),
@@ -102,17 +105,26 @@ impl SocketTable {
         self.memory.room(self.held.load(Ordering::Relaxed))
     }
 
-    /// Whether memory is scarce for all sockets together, at `now`.
-    pub(crate) fn pressure(&self, now: u64) -> Pressed {
-        self.pressure.look(&self.memory, self.held.load(Ordering::Relaxed), now)
+    /// What streams may queue to be sent beside what they have queued.
+    pub(crate) fn send_room(&self) -> Room {
+        self.memory.to_send().room(self.queued.load(Ordering::Relaxed))
     }
 
-    /// Connections that held `before` frames hold `now`.
-    pub(crate) fn holds(&self, before: usize, now: usize) {
-        if now > before {
-            self.held.fetch_add(now - before, Ordering::Relaxed);
+    /// Whether memory is scarce for all sockets together, at `now`.
+    pub(crate) fn pressure(&self, now: u64) -> Pressed {
+        let [held, queued] = [&*self.held, &self.queued].map(|count| count.load(Ordering::Relaxed));
+        self.pressure.look(&self.memory, (held, queued), now)
+    }
+
+    /// Connections that held `before` frames, some of them queued to be sent, hold `now`.
+    pub(crate) fn holds(&self, before: (usize, usize), now: (usize, usize)) {
+        if now.1 != before.1 {
+            self.queued.fetch_add(now.1.wrapping_sub(before.1), Ordering::Relaxed);
+        }
+        if now.0 > before.0 {
+            self.held.fetch_add(now.0 - before.0, Ordering::Relaxed);
         } else {
-            self.gone(before - now);
+            self.gone(before.0 - now.0);
         }
     }
 

@@ -24,7 +24,7 @@ use crate::bench::pin;
 use crate::bench::report::{Bound, Report, Row, Sample};
 use crate::bench::tcp::Cpus;
 use crate::bench::tcp::rig::Rig;
-use crate::bench::tcp::rr::{Bed, Load, OUTSTANDING};
+use crate::bench::tcp::rr::{Bed, Load};
 use crate::bench::tcp::ways::{BASE, THREADED, WORKQUEUE, Way};
 use crate::bench::tcp::wire::RING;
 
@@ -88,9 +88,10 @@ fn bed(cpus: Cpus) -> Result<Bed, String> {
     Bed::new(Rig::mem(cpus.server, cpus.client, true, RING)?, cpus, &BASE)
 }
 
-/// How many connections ask at once: no more than packet memory has room for what they ask.
+/// How many connections ask at once. More bytes than these measure memory, not contexts.
 fn connections(size: usize) -> usize {
-    FLOWS.min(OUTSTANDING as usize / size)
+    const BYTES: usize = 64 << 20;
+    FLOWS.min(BYTES / size)
 }
 
 /// Warm-up and measured time: with large requests each connection is to be answered several times.

@@ -27,8 +27,7 @@ pub(super) struct Parked {
 impl Parked {
     /// Up to [`MOST`] streams.
     pub(super) fn new(streams: &[TcpStream]) -> io::Result<Self> {
-        let (tx, rx) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let (tx, rx) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let fds: Vec<_> = streams.iter().map(AsFd::as_fd).collect();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
         let mut control = SendAncillaryBuffer::new(&mut space);

@@ -74,8 +74,11 @@ pub(crate) struct TcpRr {
 
 const CONNECTIONS: [u32; 5] = [1, 50, 1000, 10_000, 100_000];
 const SIZES: [u32; 4] = [1, 64, 5 << 10, 1 << 20];
-/// Bytes that all active connections together may have outstanding: more tests packet memory, not TCP.
-pub(in crate::bench) const OUTSTANDING: u64 = 64 << 20;
+/// Bytes that all active connections together may have outstanding: the server and its client have each of them in
+/// memory.
+const OUTSTANDING: u64 = 2 << 30;
+/// So many more of them have a measurement take a second longer: each connection is to be answered several times.
+const A_SECOND: u64 = 128 << 20;
 const WAYS: [&Way; 9] = [
     &BASE,
     &SUSPEND20,
@@ -103,6 +106,19 @@ pub(in crate::bench) struct Load {
     pub(in crate::bench) size: u32,
     /// Requests a second, by the clock; without, each active connection asks when it was answered.
     pub(in crate::bench) rate: Option<f64>,
+}
+
+impl Load {
+    /// What all active connections together have outstanding, in bytes.
+    fn outstanding(&self) -> u64 {
+        u64::from(self.connections) / stride(self.connections) as u64 * u64::from(self.size)
+    }
+
+    /// Warm-up and measured time, where the usual ones are `times`.
+    fn times(&self, (warm_up, time): (Duration, Duration)) -> (Duration, Duration) {
+        let more = Duration::from_secs(self.outstanding() / A_SECOND);
+        (warm_up + more / 2, time + more)
+    }
 }
 
 /// Every so many connections one is active.
@@ -376,9 +392,16 @@ impl TcpRr {
         for device in self.device.names() {
             for n in &connections {
                 for size in &sizes {
-                    if *n as u64 / stride(*n) as u64 * u64::from(*size) > OUTSTANDING {
+                    let load = Load { connections: *n, size: *size, rate: None };
+                    if load.outstanding() > OUTSTANDING {
+                        eprintln!(
+                            "left out: {n} connections of {size} B have {} MiB outstanding, {} at the most",
+                            load.outstanding() >> 20,
+                            OUTSTANDING >> 20
+                        );
                         continue;
                     }
+                    let times = load.times(times);
                     for way in WAYS.into_iter().filter(|way| wanted(way)) {
                         let of = match *device {
                             "mem" => mem.as_ref().filter(|_| !way.kernel()),
@@ -393,7 +416,6 @@ impl TcpRr {
                             );
                             continue;
                         }
-                        let load = Load { connections: *n, size: *size, rate: None };
                         let row = Row::new(
                             way.name,
                             vec![("device", json!(device)), ("connections", json!(n)), ("size", json!(size))],

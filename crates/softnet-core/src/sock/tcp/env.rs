@@ -28,6 +28,8 @@ pub struct Env<'a> {
     pub napi_id: u32,
     /// What sockets may hold beside what they hold.
     pub room: Room,
+    /// Of that, what streams may queue to be sent.
+    pub send_room: Room,
     /// Memory is scarce for all sockets together.
     pub pressed: bool,
     /// Bytes of this stack that wait before the device with this index.

@@ -138,6 +138,8 @@ impl Shard {
         }
         let frames = (sock.tx.frames() + sock.rx.frames()) as u32 + sock.ooo + sock.lent;
         self.frames = self.frames + frames as usize - std::mem::replace(&mut sock.frames, frames) as usize;
+        let queued = sock.tx.frames() as u32;
+        self.queued = self.queued + queued as usize - std::mem::replace(&mut sock.queued, queued) as usize;
         if sock.slot != NO_SLOT {
             if let Some(slot) = env.sockets.slot(sock.slot) {
                 slot.set_napi_id(sock.napi_id);
@@ -152,6 +154,7 @@ impl Shard {
             let mut sock = self.conns.remove(index as usize);
             self.orphans -= 1;
             self.frames -= sock.frames as usize;
+            self.queued -= sock.queued as usize;
             sock.rx.clear(ctx);
             self.wheel.remove(sock.timer);
         }

@@ -68,8 +68,10 @@ pub(super) struct Sock {
     /// Where readiness is told; [`NO_SLOT`] until the application has it.
     pub(super) slot: u32,
     pub(super) napi_id: u32,
-    /// Frames in `rx`, in `tx`, beyond holes, and lent to the application.
+    /// Frames in `rx`, in `tx`, beyond holes, and lent to the application, as the shard counts them.
     pub(super) frames: u32,
+    /// Those of them in `tx`.
+    pub(super) queued: u32,
     pub(super) ooo: u32,
     pub(super) lent: u32,
     pub(super) touched: bool,
@@ -113,6 +115,8 @@ pub struct Shard {
     /// Connections that no application has any more.
     pub(super) orphans: usize,
     pub(super) frames: usize,
+    /// Those of them that are queued to be sent.
+    pub(super) queued: usize,
     /// The latest time that a holder came with.
     now: u64,
     /// Frames that connections took since the holder came, and those of the packet that arrives.
@@ -140,6 +144,7 @@ impl Shard {
             serial: 0,
             orphans: 0,
             frames: 0,
+            queued: 0,
             now: 0,
             taken: 0,
             arriving: 0,
@@ -173,9 +178,9 @@ impl Shard {
         self.ends.not_held()
     }
 
-    /// Frames that its connections hold.
-    pub fn frames(&self) -> usize {
-        self.frames
+    /// Frames that its connections hold, and those of them that are queued to be sent.
+    pub fn frames(&self) -> (usize, usize) {
+        (self.frames, self.queued)
     }
 
     /// Connections, requests and TIME-WAIT objects.
@@ -324,6 +329,7 @@ impl Shard {
             slot: NO_SLOT,
             napi_id: env.napi_id,
             frames: 0,
+            queued: 0,
             ooo,
             lent: 0,
             touched: true,
@@ -370,7 +376,8 @@ impl Shard {
         let Some(sock) = self.conns.get_mut(index as usize) else { return 0 };
         // All sockets together hold as much as they may: one that has nothing queued gets on.
         let held = sock.tx.frames();
-        let most = env.room.allows(self.taken, held).saturating_mul(FRAME_SIZE);
+        let [most, of_these] = [&env.room, &env.send_room].map(|room| room.allows(self.taken, held));
+        let most = most.min(of_these).saturating_mul(FRAME_SIZE);
         let queued = sock.tx.push(ctx, &data[..data.len().min(most)]);
         self.taken += sock.tx.frames() - held;
         if queued == 0 && !data.is_empty() && held > 0 {

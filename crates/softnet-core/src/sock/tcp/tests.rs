@@ -43,6 +43,7 @@ struct World {
     now: u64,
     napi_id: u32,
     room: Room,
+    send_room: Room,
     pressed: bool,
     /// What the client's path carries.
     path_mss: u16,
@@ -69,6 +70,7 @@ macro_rules! enter {
             sockets,
             napi_id: world.napi_id,
             room: world.room,
+            send_room: world.send_room,
             backlog: &|_| 0,
             reserve: &|_, _| false,
             pressed: world.pressed,
@@ -102,6 +104,7 @@ impl World {
             now: 1_000_000_000,
             napi_id: 0,
             room: SockMem::new(1 << 20).room(0),
+            send_room: SockMem::new(1 << 20).room(0),
             pressed: false,
             path_mss: 1460,
             lose: |_| false,
@@ -232,7 +235,7 @@ impl World {
     /// The books are in order, and nothing is held but what connections hold.
     fn end(mut self) {
         enter!(&mut self, |shard, ctx, env, _listeners, _out| shard.clear(ctx, env));
-        assert_eq!(self.shard.frames(), 0);
+        assert_eq!(self.shard.frames(), (0, 0));
         for inbox in self.inboxes.drain(..) {
             inbox.close(&mut self.ctx);
         }

@@ -319,6 +319,7 @@ impl TcpTable {
             sockets: &sockets.sockets,
             napi_id: caller.napi_id,
             room: sockets.room(),
+            send_room: sockets.send_room(),
             pressed,
             max_time_waits: self.max_time_waits,
             max_orphans: self.max_orphans,

@@ -46,6 +46,37 @@ fn memory_that_is_scarce_is_shared() {
     world.end();
 }
 
+/// Writers have their part of memory used up: they wait, and what arrives is taken as before.
+#[test]
+fn writers_leave_memory_to_what_arrives() {
+    let mut world = World::new();
+    let of = world.listen(5);
+    let [client, server] = world.pair(of, 1000);
+    let memory = SockMem::new(4096);
+    let queued = memory.to_send().shared();
+    (world.room, world.send_room) = (memory.room(queued), memory.to_send().room(queued));
+    world.lose = |_| true;
+    assert!(world.write(client, &[0; 10_000]).unwrap() <= 2 * 2048, "a frame or two");
+    assert_eq!(world.write(client, &[0; 10_000]), Err(CallError::WouldBlock));
+    let (frames, queued_now) = world.shard.frames();
+    assert!(
+        frames == queued_now && (1..=3).contains(&frames),
+        "{frames} frames, {queued_now} of them to be sent"
+    );
+    world.lose = |_| false;
+    world.wait(1_000_000_000);
+    // The peer has room to write.
+    world.send_room = memory.to_send().room(0);
+    let data = vec![7; 30_000];
+    assert_eq!(world.write(server, &data), Ok(data.len()));
+    world.send_room = memory.to_send().room(queued);
+    world.wait(1_000_000_000);
+    assert_eq!(world.read(client, data.len()).unwrap(), data);
+    assert_eq!(world.shard.counters.rcv_q_drop, 0);
+    let _ = world.read(server, 10_000);
+    world.end();
+}
+
 /// The last packets of each burst find no room before the device: they go again within the 10 ms in which
 /// a connection looks again, and none waits for a time-out.
 #[test]
