@@ -291,9 +291,16 @@ impl Skb {
     }
 }
 
+/// Starts to load all cache lines of a value.
+#[inline(always)]
+pub fn prefetch_whole<T>(value: &T) {
+    let start = std::ptr::from_ref(value).cast::<u8>();
+    (0..size_of::<T>()).step_by(64).for_each(|at| prefetch(start.wrapping_add(at)));
+}
+
 /// Starts to load the line at `p`; harmless whatever `p` is.
 #[inline(always)]
-pub(crate) fn prefetch(p: *const u8) {
+pub fn prefetch(p: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch never faults.
     unsafe {

@@ -14,6 +14,7 @@
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
+use crate::skb::prefetch_whole;
 use crate::sync::{
     AtomicBool, AtomicU32, Handover, Links, Mutant, NIL, Ordering, OwnLine, Owner, Sleeper, fence, mutated,
 };
@@ -51,6 +52,12 @@ impl ReadyList {
     fn cell(&self, index: u32) -> Option<&Cell> {
         let (chunk, at) = place(index);
         self.chunks.get(chunk)?.get()?.get(at)
+    }
+
+    /// Starts to load what there is of item `index`.
+    #[inline]
+    pub fn prefetch(&self, index: u32) {
+        self.cell(index).into_iter().for_each(prefetch_whole);
     }
 
     /// Puts item `index` on the list, unless it is there. Returns whether the list was empty: then

@@ -25,6 +25,8 @@
 //! the lowest level: not smaller); its slot begins no later than its deadline, but where that has passed already. No timer
 //! has a deadline before `due`, but for those of a crowd, which `due` is a tick behind at the most.
 
+use crate::skb::prefetch_whole;
+
 /// Nanoseconds of a tick.
 pub(super) const TICK: u64 = 1 << TICK_SHIFT;
 const TICK_SHIFT: u32 = 20;
@@ -156,6 +158,11 @@ impl<T: Copy> TimerWheel<T> {
     pub fn deadline(&self, timer: &Timer) -> Option<u64> {
         let node = &self.nodes[timer.0 as usize];
         (node.place != NOWHERE).then_some(node.deadline)
+    }
+
+    /// Starts to load what there is of a timer.
+    pub(crate) fn prefetch(&self, timer: &Timer) {
+        self.nodes.get(timer.0 as usize).into_iter().for_each(prefetch_whole);
     }
 
     /// How many timers are armed.

@@ -279,6 +279,7 @@ impl Epoll {
             if events.len() == max {
                 break;
             }
+            items.prefetch(&waiter.set.list, &waiter.active);
             let Some(index) = waiter.active.pop_front() else { break };
             if index == FDS {
                 waiter.fd_events(events, max);

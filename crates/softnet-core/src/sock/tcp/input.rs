@@ -20,7 +20,7 @@ use super::packet::Packet;
 use super::queue::TRUESIZE;
 use super::shard::{Asked, Object, Payload, Shard};
 use crate::SoftnetData;
-use crate::skb::{DropReason, Skb};
+use crate::skb::{DropReason, Skb, prefetch_whole};
 
 /// Resets to strangers that a shard sends in a second (`icmp_msgs_per_sec`, of all shards).
 const RESETS: u32 = 1000;
@@ -34,6 +34,18 @@ fn is_anycast(env: &Env<'_>, flow: &Flow) -> bool {
 }
 
 impl Shard {
+    /// Starts to load what [`input`](Self::input) will look at for a packet of this flow. With many
+    /// connections, each of which is seldom asked, that is in no cache; for the packets of a batch it
+    /// is loaded at the same time.
+    pub fn foresee(&self, flow: &Flow) {
+        // Whether it is this flow's, or another's with its hash, `input` sees.
+        if let Some(Object::Conn(index)) = self.flows.get(flow, |_| true)
+            && let Some(sock) = self.conns.get(index as usize)
+        {
+            prefetch_whole(&**sock);
+        }
+    }
+
     /// A packet that was [read](super::packet::read).
     pub fn input<L: Listeners>(
         &mut self,
@@ -85,6 +97,9 @@ impl Shard {
         if env.napi_id != 0 {
             sock.napi_id = env.napi_id;
         }
+        // The end of the batch looks at them.
+        env.sockets.slot(sock.slot).into_iter().for_each(prefetch_whole);
+        self.wheel.prefetch(&sock.timer);
         let frames = skb.frame_count();
         let charge = frames as u32 * TRUESIZE;
         if segment.len == 0 {

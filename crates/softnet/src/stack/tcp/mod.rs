@@ -200,26 +200,25 @@ impl TcpTable {
             }
         }
         for at in 0..n {
-            let Some(first) = packets[at].take() else { continue };
-            let (number, rest) = (shards[at], at + 1..n);
-            let rest = rest.filter(|other| shards[*other] == shards[at]);
-            let of_shard = std::iter::once(first).chain(rest.filter_map(|other| packets[other].take()));
-            self.to_shard(ctx, caller, number, of_shard, out);
+            if packets[at].is_some() {
+                self.to_shard(ctx, caller, (&mut packets[at..n], &shards[at..n]), out);
+            }
         }
     }
 
-    /// Hands packets of one shard over to it, or leaves them to its holder.
+    /// Hands the packets of the first one's shard over to it, or leaves them to its holder.
     fn to_shard(
         &self,
         ctx: &mut SoftnetData,
         caller: &Caller<'_>,
-        number: usize,
-        packets: impl Iterator<Item = (Packet, Skb)>,
+        (packets, shards): (&mut [Option<(Packet, Skb)>], &[usize]),
         out: &mut Effects,
     ) {
+        let number = shards[0];
         let lock = &self.shards[number];
+        let of_shard = |(packet, shard): (_, &usize)| (*shard == number).then_some(packet);
         let Some(guarded) = lock.guarded.try_lock() else {
-            for (_, mut skb) in packets {
+            for (_, mut skb) in packets.iter_mut().zip(shards).filter_map(of_shard).filter_map(Option::take) {
                 // It was verified here; the holder need not sum it again.
                 skb.head_mut().csum = Csum::Unnecessary;
                 let left = LeftSkb { skb, napi_id: caller.napi_id };
@@ -235,7 +234,16 @@ impl TcpTable {
         };
         self.hold(ctx, caller, (lock, guarded), out, |shard, ctx, env, out| {
             let mut finder = self.finder(caller);
-            packets.for_each(|packet| shard.input(ctx, env, &mut finder, packet, out));
+            for (packet, other) in packets.iter().zip(shards) {
+                if *other == number
+                    && let Some((packet, _)) = packet
+                {
+                    shard.foresee(&packet.flow);
+                }
+            }
+            for packet in packets.iter_mut().zip(shards).filter_map(of_shard).filter_map(Option::take) {
+                shard.input(ctx, env, &mut finder, packet, out);
+            }
         });
     }
 
