@@ -119,7 +119,7 @@ impl World {
             sockets: self.binder.sockets(),
             napi_id: 1,
             room: SockMem::new(1 << 20).room(0),
-            send_room: SockMem::new(1 << 20).room(0),
+            send_room: SockMem::new(1 << 20).send_room(0),
             backlog: &|_| 0,
             reserve: &|_, _| false,
             pressed: false,

@@ -295,7 +295,10 @@ impl Skb {
 #[inline(always)]
 pub fn prefetch_whole<T>(value: &T) {
     let start = std::ptr::from_ref(value).cast::<u8>();
-    (0..size_of::<T>()).step_by(64).for_each(|at| prefetch(start.wrapping_add(at)));
+    let first = start.addr() % 64;
+    (0..first + size_of::<T>())
+        .step_by(64)
+        .for_each(|at| prefetch(start.wrapping_sub(first).wrapping_add(at)));
 }
 
 /// Starts to load the line at `p`; harmless whatever `p` is.

@@ -10,9 +10,9 @@
 //! Called by pollers, with the number of frames that applications hold; [`SockMem`] keeps no state.
 //! Invariant: admitted frames never exceed the limit for all sockets.
 //!
-//! What streams [queue to be sent](SockMem::to_send) takes half of the shared part at the most: a writer
-//! waits for room, while a segment that finds none is lost, so that writers must not take the room of what
-//! arrives. Of the rest a connection is told by [`Pressure`] when two thirds are used, until no more than
+//! What streams [queue to be sent](SendRoom) takes half of the shared part, but for each stream's minimum: a
+//! writer waits for room, while a segment that finds none is lost, so that writers must not take the room of
+//! what arrives. Of the rest a connection is told by [`Pressure`] when two thirds are used, until no more than
 //! half is: the marks of the kernel's `tcp_mem`, of which its limit is the third.
 
 use crate::sync::{AtomicU64, Ordering};
@@ -54,7 +54,8 @@ impl Pressure {
     #[inline]
     pub fn look(&self, memory: &SockMem, (held, queued): (usize, usize), now: u64) -> Pressed {
         let since = self.since.load(Ordering::Relaxed);
-        let (arrived, room) = (held.saturating_sub(queued), memory.shared.saturating_sub(queued));
+        let room = memory.shared - queued.min(memory.shared / 2);
+        let arrived = held.saturating_sub(queued);
         let changes = match since {
             0 => arrived > room / 3 * 2,
             _ => arrived <= room / 2,
@@ -94,10 +95,10 @@ impl SockMem {
         self.shared
     }
 
-    /// The limits for what streams queue to be sent.
-    pub fn to_send(&self) -> SockMem {
-        let (shared, reserve) = (self.shared / 2, self.all - self.shared);
-        SockMem { shared, all: shared + reserve }
+    /// The room for what streams queue to be sent, while they have `queued` frames.
+    #[inline]
+    pub fn send_room(&self, queued: usize) -> SendRoom {
+        SendRoom((self.shared / 2).saturating_sub(queued))
     }
 
     /// The room while applications hold `held` frames.
@@ -105,6 +106,20 @@ impl SockMem {
     pub fn room(&self, held: usize) -> Room {
         let SockMem { shared, all } = *self;
         Room { shared: shared.saturating_sub(held), all: all.saturating_sub(held), reserve: all - shared }
+    }
+}
+
+/// What streams may queue to be sent beside what they have queued, at some moment.
+#[derive(Clone, Copy, Debug)]
+pub struct SendRoom(usize);
+
+impl SendRoom {
+    /// Frames that a stream which has `queued` may queue, after `taken` of the room are used: as many as it
+    /// leaves free, so that a few writers that are never done share the room with one that comes later
+    /// (dynamic thresholds; Choudhury and Hahne 1998); and its minimum in any case.
+    pub(super) fn allows(&self, taken: usize, queued: usize) -> usize {
+        let free = self.0.saturating_sub(taken);
+        (free.saturating_sub(queued) / 2).max(RMEM_MIN.saturating_sub(queued))
     }
 }
 
@@ -157,8 +172,7 @@ mod tests {
             assert_eq!(pressure.look(&memory, (held, 0), now), expected, "{held}");
         }
         // What is queued to be sent is no part of it, and leaves less for the rest.
-        let (queued, pressure) = (memory.to_send().shared(), Pressure::default());
-        assert_eq!(queued, 3072);
+        let (queued, pressure) = (3072, Pressure::default());
         for (arrived, now, expected) in [
             (2048, 1, Pressed::Still(false)),
             (2049, 2, Pressed::Entered),
@@ -167,6 +181,17 @@ mod tests {
         ] {
             assert_eq!(pressure.look(&memory, (queued + arrived, queued), now), expected, "{arrived}");
         }
+    }
+
+    #[test]
+    fn writers_share_half() {
+        let memory = SockMem::new(16384);
+        let allows = |of_all, taken, own| memory.send_room(of_all).allows(taken, own);
+        // Alone; with something queued; with another's; one that comes when two are never done.
+        assert_eq!([allows(0, 0, 0), allows(1000, 0, 1000), allows(1000, 0, 0)], [1536, 536, 1036]);
+        assert_eq!([allows(2048, 0, 1024), allows(2048, 0, 0), allows(2048, 1024, 0)], [0, 512, 2]);
+        // The minimum, however much is queued.
+        assert_eq!([0, 1, 2, 3].map(|own| allows(9000, 9000, own)), [2, 1, 0, 0]);
     }
 
     proptest! {

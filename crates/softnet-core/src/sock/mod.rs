@@ -48,7 +48,7 @@ pub use binder::{Bind, BindError, Binder, EPHEMERAL, MAX_MEMBERSHIPS};
 pub use group::MAX_MEMBERS;
 pub use inbox::{Inbox, Message, SlotRef};
 pub use key::{Flow, Key, Match};
-pub use memory::{Pressed, Pressure, RMEM_MIN, Room, SockMem};
+pub use memory::{Pressed, Pressure, RMEM_MIN, Room, SendRoom, SockMem};
 pub use ready::{Exclusive, MAX_ITEMS, ReadyItems, ReadyList, notify_exclusive};
 pub use slot::{Slot, SocketError, stream};
 pub use table::{Found, Hit, MAX_SOCKETS, Sockets};

@@ -14,7 +14,8 @@ use softnet_core::skb::{Batch, Region, Skb};
 use softnet_core::sock::route::is_group;
 use softnet_core::sock::tcp::Told;
 use softnet_core::sock::{
-    Arrivals, Binder, Flow, Hit, Key, Pressed, Pressure, Room, SockMem, SocketError, Sockets, Transport,
+    Arrivals, Binder, Flow, Hit, Key, Pressed, Pressure, Room, SendRoom, SockMem, SocketError, Sockets,
+    Transport,
 };
 use softnet_core::stack::sockets::SocketHost;
 use softnet_core::sync::{AtomicBool, AtomicUsize, Ordering};
@@ -39,7 +40,7 @@ pub struct SocketTable {
     held: Arc<AtomicUsize>,
     /// Those of them that streams have queued to be sent.
     queued: AtomicUsize,
-    /// Whether these are so many that connections are to hold back.
+    /// Whether what arrived takes so many that connections are to hold back.
     pressure: Pressure,
     threads: Mutex<Vec<Arc<Mutex<AppThread>>>>,
     /// Epoll sets: a thread that waits in one is woken at the stack's end.
@@ -106,8 +107,8 @@ impl SocketTable {
     }
 
     /// What streams may queue to be sent beside what they have queued.
-    pub(crate) fn send_room(&self) -> Room {
-        self.memory.to_send().room(self.queued.load(Ordering::Relaxed))
+    pub(crate) fn send_room(&self) -> SendRoom {
+        self.memory.send_room(self.queued.load(Ordering::Relaxed))
     }
 
     /// Whether memory is scarce for all sockets together, at `now`.
@@ -118,13 +119,17 @@ impl SocketTable {
 
     /// Connections that held `before` frames, some of them queued to be sent, hold `now`.
     pub(crate) fn holds(&self, before: (usize, usize), now: (usize, usize)) {
-        if now.1 != before.1 {
-            self.queued.fetch_add(now.1.wrapping_sub(before.1), Ordering::Relaxed);
+        // What is queued is never less than it seems to another thread, or it would pass for what arrived.
+        if now.1 > before.1 {
+            self.queued.fetch_add(now.1 - before.1, Ordering::Relaxed);
         }
         if now.0 > before.0 {
             self.held.fetch_add(now.0 - before.0, Ordering::Relaxed);
         } else {
             self.gone(before.0 - now.0);
+        }
+        if now.1 < before.1 {
+            self.queued.fetch_sub(before.1 - now.1, Ordering::Relaxed);
         }
     }
 

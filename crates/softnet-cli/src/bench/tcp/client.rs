@@ -173,7 +173,11 @@ impl<H: Host> Client<H> {
             let Some((places, parked)) = self.parked.pop() else { break };
             let streams = H::unpark(parked).map_err(text)?;
             if streams.len() != places.len() {
-                return Err(format!("{} parked connections, {} of them open", places.len(), streams.len()));
+                return Err(format!(
+                    "of {} parked connections {} found a descriptor: the process has too many open files",
+                    places.len(),
+                    streams.len()
+                ));
             }
             for (i, stream) in places.into_iter().zip(streams) {
                 self.set.add(&stream, i as u64).map_err(text)?;

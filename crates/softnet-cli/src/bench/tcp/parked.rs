@@ -1,8 +1,9 @@
 //! Idle connections of the kernel's that a process keeps without a descriptor for each.
 //!
 //! Their descriptors are in a message that waits in a pair of UNIX sockets, and closed meanwhile: a process
-//! whose limit of open files it may not raise still has as many connections as a measurement wants. Invariant:
-//! streams come out in the order in which they went in, and dropping it closes them.
+//! whose limit of open files it may not raise still has as many connections as a measurement wants. (Without
+//! CAP_SYS_ADMIN and CAP_SYS_RESOURCE the kernel lets no more be in flight than that limit: ETOOMANYREFS.)
+//! Invariant: streams come out in the order in which they went in, and dropping it closes them.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

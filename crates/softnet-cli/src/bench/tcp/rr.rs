@@ -74,8 +74,7 @@ pub(crate) struct TcpRr {
 
 const CONNECTIONS: [u32; 5] = [1, 50, 1000, 10_000, 100_000];
 const SIZES: [u32; 4] = [1, 64, 5 << 10, 1 << 20];
-/// Bytes that all active connections together may have outstanding: the server and its client have each of them in
-/// memory.
+/// Bytes that all active connections together may have outstanding: the server has each of them in memory.
 const OUTSTANDING: u64 = 2 << 30;
 /// So many more of them have a measurement take a second longer: each connection is to be answered several times.
 const A_SECOND: u64 = 128 << 20;
@@ -123,8 +122,11 @@ impl Load {
 
 /// Every so many connections one is active.
 fn stride(connections: u32) -> usize {
-    if connections >= 10_000 { 100 } else { 1 }
+    if connections >= 10_000 { IDLE } else { 1 }
 }
+
+/// Of many connections.
+const IDLE: usize = 100;
 
 /// A client of either kind.
 trait Asks {
@@ -264,8 +266,13 @@ impl Bed {
         loop {
             let open = self.server.orders.open.load(Ordering::Relaxed);
             let next = connections.max(open.saturating_sub(RESETS));
-            // By the clock all are asked.
-            self.client.resize(next, load.rate.map_or(stride(next as u32), |_| 1))?;
+            // On the way down none is asked; by the clock all are.
+            let stride = match load.rate {
+                _ if next != connections => IDLE,
+                Some(_) => 1,
+                None => stride(load.connections),
+            };
+            self.client.resize(next, stride)?;
             self.is_open(next)?;
             if next == connections {
                 return Ok(());
@@ -408,7 +415,8 @@ impl TcpRr {
                             _ => beds.iter().find(|(side, _)| *side == way.server).map(|(_, bed)| bed),
                         };
                         let Some(bed) = of else { continue };
-                        if let Err(needs) = files.admit(way, files_of(device, way, *n)) {
+                        let few = connections.iter().copied().filter(|n| stride(*n) == 1).max();
+                        if let Err(needs) = files.admit(way, files_of(device, way, *n, few.unwrap_or(0))) {
                             eprintln!(
                                 "left out: {} by {device} with {n} connections needs {needs} open files, of which this \
                                  process may have {} (ulimit -n)",
@@ -458,11 +466,14 @@ impl Files {
 
 /// Files that are open while `n` connections are: each end of the kernel's is one, but for what its clients
 /// [park](super::parked).
-fn files_of(device: &str, way: &Way, n: u32) -> u64 {
+///
+/// Those of a case with `few` stay open.
+fn files_of(device: &str, way: &Way, n: u32, few: u32) -> u64 {
+    let at_once = AT_ONCE as u32;
     let client = match stride(n) {
         1 => n,
-        // A pair of sockets for each lot.
-        stride => n.div_ceil(stride as u32) + 2 * n.div_ceil(AT_ONCE as u32),
+        // A pair of sockets for each lot, and one lot that is opened.
+        stride => few + n.div_ceil(stride as u32) + 2 * n.div_ceil(at_once) + at_once,
     };
     let (n, client) = (u64::from(n), u64::from(client));
     match device {

@@ -3,7 +3,7 @@
 use softnet_tcp::{Config, Instant};
 
 use super::super::key::Flow;
-use super::super::memory::Room;
+use super::super::memory::{Room, SendRoom};
 use super::super::table::Sockets;
 use super::output::mss_of;
 use crate::ip::pmtu::PathMtus;
@@ -28,8 +28,8 @@ pub struct Env<'a> {
     pub napi_id: u32,
     /// What sockets may hold beside what they hold.
     pub room: Room,
-    /// Of that, what streams may queue to be sent.
-    pub send_room: Room,
+    /// What streams may queue to be sent, as far as there is `room`.
+    pub send_room: SendRoom,
     /// Memory is scarce for all sockets together.
     pub pressed: bool,
     /// Bytes of this stack that wait before the device with this index.

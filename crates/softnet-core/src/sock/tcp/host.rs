@@ -180,7 +180,7 @@ mod tests {
             sockets: binder.sockets(),
             napi_id: 0,
             room: SockMem::new(1024).room(0),
-            send_room: SockMem::new(1024).room(0),
+            send_room: SockMem::new(1024).send_room(0),
             pressed: false,
             backlog: &|_| queued.get() + reserved.get(),
             reserve: &|_, bytes| {

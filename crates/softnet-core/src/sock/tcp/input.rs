@@ -35,8 +35,8 @@ fn is_anycast(env: &Env<'_>, flow: &Flow) -> bool {
 
 impl Shard {
     /// Starts to load what [`input`](Self::input) will look at for a packet of this flow. With many
-    /// connections, each of which is seldom asked, that is in no cache; for the packets of a batch it
-    /// is loaded at the same time.
+    /// connections, each of which is seldom asked, that is in no cache; of several flows it is loaded at
+    /// the same time.
     pub fn foresee(&self, flow: &Flow) {
         // Whether it is this flow's, or another's with its hash, `input` sees.
         if let Some(Object::Conn(index)) = self.flows.get(flow, |_| true)

@@ -148,7 +148,7 @@ impl World {
             sockets: &sockets,
             napi_id: 0,
             room: SockMem::new(16384).room(0),
-            send_room: SockMem::new(16384).room(0),
+            send_room: SockMem::new(16384).send_room(0),
             backlog: &|_| 0,
             reserve: &|_, _| false,
             pressed: false,

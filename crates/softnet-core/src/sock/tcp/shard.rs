@@ -121,6 +121,8 @@ pub struct Shard {
     now: u64,
     /// Frames that connections took since the holder came, and those of the packet that arrives.
     pub(super) taken: usize,
+    /// Those of them that writers took.
+    wrote: usize,
     pub(super) arriving: usize,
     /// Resets that may be sent in the present second.
     pub(super) resets: (u64, u32),
@@ -147,6 +149,7 @@ impl Shard {
             queued: 0,
             now: 0,
             taken: 0,
+            wrote: 0,
             arriving: 0,
             resets: (0, 0),
             ends: Ends::default(),
@@ -157,7 +160,7 @@ impl Shard {
     /// A holder has come at `now`. The time for it: it may have waited for the shard while others, that
     /// came later, had it. For the engine and the wheel time never runs backwards.
     pub fn begin(&mut self, now: u64) -> u64 {
-        self.taken = 0;
+        (self.taken, self.wrote) = (0, 0);
         self.now = self.now.max(now);
         self.now
     }
@@ -376,11 +379,12 @@ impl Shard {
         let Some(sock) = self.conns.get_mut(index as usize) else { return 0 };
         // All sockets together hold as much as they may: one that has nothing queued gets on.
         let held = sock.tx.frames();
-        let [most, of_these] = [&env.room, &env.send_room].map(|room| room.allows(self.taken, held));
-        let most = most.min(of_these).saturating_mul(FRAME_SIZE);
-        let queued = sock.tx.push(ctx, &data[..data.len().min(most)]);
-        self.taken += sock.tx.frames() - held;
-        if queued == 0 && !data.is_empty() && held > 0 {
+        let most = env.room.allows(self.taken, held).min(env.send_room.allows(self.wrote, held));
+        let queued = sock.tx.push(ctx, &data[..data.len().min(most.saturating_mul(FRAME_SIZE))]);
+        let took = sock.tx.frames() - held;
+        (self.taken, self.wrote) = (self.taken + took, self.wrote + took);
+        // A writer may take a short write for a sign that it has to wait.
+        if queued < data.len() && sock.tx.frames() > 0 {
             sock.short = Short::New;
         }
         queued

@@ -15,7 +15,7 @@ use crate::ip::testing::context;
 use crate::siphash::SipKey;
 use crate::skb::{DropReason, Skb};
 use crate::sock::key::mapped;
-use crate::sock::{Bind, Binder, Room, SockMem, Sockets, stream};
+use crate::sock::{Bind, Binder, Room, SendRoom, SockMem, Sockets, stream};
 
 const SERVER: u128 = mapped(0x7f00_0001);
 const CLIENT: u128 = mapped(0x7f00_0002);
@@ -43,7 +43,7 @@ struct World {
     now: u64,
     napi_id: u32,
     room: Room,
-    send_room: Room,
+    send_room: SendRoom,
     pressed: bool,
     /// What the client's path carries.
     path_mss: u16,
@@ -104,7 +104,7 @@ impl World {
             now: 1_000_000_000,
             napi_id: 0,
             room: SockMem::new(1 << 20).room(0),
-            send_room: SockMem::new(1 << 20).room(0),
+            send_room: SockMem::new(1 << 20).send_room(0),
             pressed: false,
             path_mss: 1460,
             lose: |_| false,

@@ -234,12 +234,15 @@ impl TcpTable {
         };
         self.hold(ctx, caller, (lock, guarded), out, |shard, ctx, env, out| {
             let mut finder = self.finder(caller);
-            for (packet, other) in packets.iter().zip(shards) {
-                if *other == number
-                    && let Some((packet, _)) = packet
-                {
-                    shard.foresee(&packet.flow);
-                }
+            if shards.iter().filter(|shard| **shard == number).nth(1).is_some() {
+                let flows = packets.iter().zip(shards).filter(|(_, shard)| **shard == number);
+                let flows = flows.flat_map(|(packet, _)| packet).map(|(packet, _)| &packet.flow);
+                let mut before = None;
+                flows.for_each(|flow| {
+                    if before.replace(flow) != Some(flow) {
+                        shard.foresee(flow);
+                    }
+                });
             }
             for packet in packets.iter_mut().zip(shards).filter_map(of_shard).filter_map(Option::take) {
                 shard.input(ctx, env, &mut finder, packet, out);

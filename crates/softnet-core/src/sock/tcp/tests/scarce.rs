@@ -53,10 +53,11 @@ fn writers_leave_memory_to_what_arrives() {
     let of = world.listen(5);
     let [client, server] = world.pair(of, 1000);
     let memory = SockMem::new(4096);
-    let queued = memory.to_send().shared();
-    (world.room, world.send_room) = (memory.room(queued), memory.to_send().room(queued));
+    let queued = memory.shared() / 2;
+    (world.room, world.send_room) = (memory.room(queued), memory.send_room(queued));
     world.lose = |_| true;
     assert!(world.write(client, &[0; 10_000]).unwrap() <= 2 * 2048, "a frame or two");
+    assert!(!world.ready(client)[1], "a short write says that it has to wait");
     assert_eq!(world.write(client, &[0; 10_000]), Err(CallError::WouldBlock));
     let (frames, queued_now) = world.shard.frames();
     assert!(
@@ -65,11 +66,12 @@ fn writers_leave_memory_to_what_arrives() {
     );
     world.lose = |_| false;
     world.wait(1_000_000_000);
+    assert!(world.ready(client)[1], "its own are acknowledged");
     // The peer has room to write.
-    world.send_room = memory.to_send().room(0);
+    world.send_room = memory.send_room(0);
     let data = vec![7; 30_000];
     assert_eq!(world.write(server, &data), Ok(data.len()));
-    world.send_room = memory.to_send().room(queued);
+    world.send_room = memory.send_room(queued);
     world.wait(1_000_000_000);
     assert_eq!(world.read(client, data.len()).unwrap(), data);
     assert_eq!(world.shard.counters.rcv_q_drop, 0);
