@@ -201,7 +201,7 @@ impl TcpTable {
         }
         for at in 0..n {
             if packets[at].is_some() {
-                self.to_shard(ctx, caller, (&mut packets[at..n], &shards[at..n]), out);
+                self.to_shard(ctx, caller, &mut packets[at..n], &shards[at..n], out);
             }
         }
     }
@@ -211,7 +211,8 @@ impl TcpTable {
         &self,
         ctx: &mut SoftnetData,
         caller: &Caller<'_>,
-        (packets, shards): (&mut [Option<(Packet, Skb)>], &[usize]),
+        packets: &mut [Option<(Packet, Skb)>],
+        shards: &[usize],
         out: &mut Effects,
     ) {
         let number = shards[0];
