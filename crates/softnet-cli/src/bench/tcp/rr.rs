@@ -122,11 +122,11 @@ impl Load {
 
 /// Every so many connections one is active.
 fn stride(connections: u32) -> usize {
-    if connections >= 10_000 { IDLE } else { 1 }
+    if connections >= 10_000 { ONE_IN } else { 1 }
 }
 
-/// Of many connections.
-const IDLE: usize = 100;
+/// Of many connections one in so many is active.
+const ONE_IN: usize = 100;
 
 /// A client of either kind.
 trait Asks {
@@ -268,7 +268,7 @@ impl Bed {
             let next = connections.max(open.saturating_sub(RESETS));
             // On the way down none is asked; by the clock all are.
             let stride = match load.rate {
-                _ if next != connections => IDLE,
+                _ if next != connections => ONE_IN,
                 Some(_) => 1,
                 None => stride(load.connections),
             };
