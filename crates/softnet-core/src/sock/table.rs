@@ -172,11 +172,7 @@ impl Sockets {
     /// Second step: prefetches the first slot of the bucket.
     #[inline(always)]
     pub(super) fn prefetch_slot(&self, probe: &Probe<'_>) {
-        if let Some(slot) = self.slot(probe.bucket.load(Ordering::Relaxed)) {
-            let line: *const u8 = std::ptr::from_ref(slot).cast();
-            crate::skb::prefetch(line);
-            crate::skb::prefetch(line.wrapping_add(64));
-        }
+        self.slot(probe.bucket.load(Ordering::Relaxed)).into_iter().for_each(crate::skb::prefetch_whole);
     }
 
     /// The socket of a packet of `flow` that came by NAPI instance `napi_id` (0: by none).
