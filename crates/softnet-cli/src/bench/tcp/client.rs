@@ -18,8 +18,6 @@ use crate::bench::text;
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 /// Connections that are begun at once. Those of them that are idle make one lot.
 pub(super) const AT_ONCE: usize = 250;
-/// Connections that are reset at once.
-const RESETS: usize = 64;
 /// A wait of softnet's; the kernel is asked again and again.
 pub(super) const TURN: Duration = Duration::from_millis(1);
 /// Where requests begin differs by so much at the most.
@@ -111,17 +109,14 @@ impl<H: Host> Client<H> {
         })
     }
 
-    /// Closes those beyond `n`, or opens as many as are missing. Only every `stride`th has to be there for
+    /// Resets those beyond `n`, at once, or opens as many as are missing. Only every `stride`th has to be there for
     /// [`run`](Self::run).
     pub(super) fn resize(&mut self, n: usize, stride: usize) -> Result<(), String> {
-        while self.lanes.len() > n {
-            let first = n.max(self.lanes.len().saturating_sub(RESETS));
-            self.unpark(first)?;
-            for lane in self.lanes.drain(first..) {
+        if self.lanes.len() > n {
+            self.unpark(n)?;
+            for lane in self.lanes.drain(n..) {
                 lane.stream.iter().for_each(|stream| drop(H::reset_on_close(stream)));
             }
-            // A reset that finds no room on the wire is not sent again.
-            std::thread::sleep(Duration::from_micros(500));
         }
         if stride == 1 {
             self.unpark(0)?;
