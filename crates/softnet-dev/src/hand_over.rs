@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 pub struct DeviceHandOver {
     /// What is to be known.
     pub facts: DeviceFacts,
-    /// The attachment of its program, then the socket of each queue.
+    /// The attachment of its program; then of each queue the socket that receives, and the one that sends.
     pub fds: Vec<OwnedFd>,
 }
 

@@ -170,7 +170,7 @@ fn what_can_not_be_taken_over_goes_on() {
 fn ask(world: &World, steps: &[(u8, u8)]) -> UnixStream {
     let connect = || {
         let mut stream = UnixStream::connect(world.socket()).unwrap();
-        stream.write_all(b"{\"takeover\":{\"version\":1,\"program\":\"test\"}}\n").unwrap();
+        stream.write_all(b"{\"takeover\":{\"version\":2,\"program\":\"test\"}}\n").unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         let mut line = String::new();
@@ -229,7 +229,7 @@ fn a_successor_that_ends_before_it_took_over_changes_nothing() {
         answer
     };
     let answer = refused("{\"takeover\":{\"version\":0,\"program\":\"0.0.1\"}}\n");
-    assert!(answer.contains("hands over by version 1, softnet 0.0.1 takes over by version 0"), "{answer}");
+    assert!(answer.contains("hands over by version 2, softnet 0.0.1 takes over by version 0"), "{answer}");
     assert!(refused("{\"takeover\":{}}\n").contains("not a request"));
     for steps in [&[][..], &[(STOP, STOPPED)]] {
         drop(ask(&world, steps));

@@ -137,14 +137,16 @@ impl XdpDevice {
             return Err(SysError::new("hand packet memory over", io::Error::other(why)));
         }
         let queue = |(queue, socket): (u32, &Arc<Xsk>)| QueueFacts {
-            sends: socket.sends(),
+            sends: socket.tx_fd().is_some(),
             polled: socket.irq.is_polled(),
             knobs: self.napis.mirrored(queue),
         };
         let mut fds = vec![self.attachment.link_fd()?];
         for socket in &self.sockets {
             socket.share()?;
-            fds.push(dup(socket.fd())?);
+            for fd in std::iter::once(socket.fd()).chain(socket.tx_fd()) {
+                fds.push(dup(fd)?);
+            }
         }
         let facts = DeviceFacts {
             ifindex: self.info.ifindex,

@@ -185,8 +185,12 @@ impl QueueIrq {
         self.polled.store(polled, Ordering::Relaxed);
     }
 
-    /// softnet's knobs of the queue were set; `socket` is the queue's.
-    pub(super) fn changed(&self, socket: BorrowedFd<'_>, knobs: &MitigationConfig) {
+    /// softnet's knobs of the queue were set; calls on `sockets` may poll the kernel's instance.
+    pub(super) fn changed<'a>(
+        &self,
+        sockets: impl Iterator<Item = BorrowedFd<'a>>,
+        knobs: &MitigationConfig,
+    ) {
         let (n, t) = (knobs.defer_hard_irqs(), knobs.gro_flush_timeout());
         let wanted = (n > 0 && t > 0).then(|| NapiKnobs {
             defer_hard_irqs: n,
@@ -197,15 +201,15 @@ impl QueueIrq {
         let mut state = lock(&self.state);
         if state.is_some() {
             let irq = self.napis.mirror(self.queue, wanted);
-            self.prefer_busy_poll(socket, irq == KernelIrq::Deferred);
+            self.prefer_busy_poll(sockets, irq == KernelIrq::Deferred);
             *state = Some(irq);
         }
     }
 
     /// The queue is being closed: puts back what was there. Nothing is set from now on.
-    pub(super) fn close(&self, socket: BorrowedFd<'_>) {
+    pub(super) fn close<'a>(&self, sockets: impl Iterator<Item = BorrowedFd<'a>>) {
         let mut state = lock(&self.state);
-        self.prefer_busy_poll(socket, false);
+        self.prefer_busy_poll(sockets, false);
         // An interface that is gone has nothing to be put back.
         let _ = lock(&self.napis.state).put_back(self.napis.ifindex, self.queue);
         *state = None;
@@ -223,20 +227,26 @@ impl QueueIrq {
         self.polled.load(Ordering::Relaxed)
     }
 
-    /// Has calls on `socket` poll the kernel's instance, or no longer. A kernel that can't (without
+    /// Has calls on `sockets` poll the kernel's instance, or no longer. A kernel that can't (without
     /// `CONFIG_NET_RX_BUSY_POLL`) still polls it by its timer.
-    pub(super) fn prefer_busy_poll(&self, socket: BorrowedFd<'_>, on: bool) {
+    pub(super) fn prefer_busy_poll<'a>(&self, sockets: impl Iterator<Item = BorrowedFd<'a>>, on: bool) {
         if on == self.is_polled() {
             return;
         }
-        let set = |option, value| set_option(socket, option, value);
-        let done = match on {
-            true => set(libc::SO_BUSY_POLL_BUDGET, BATCH as c_int)
-                .and_then(|()| set(libc::SO_PREFER_BUSY_POLL, 1))
-                .and_then(|()| set(libc::SO_BUSY_POLL, BUSY_POLL_USECS)),
-            false => set(libc::SO_BUSY_POLL, 0).and_then(|()| set(libc::SO_PREFER_BUSY_POLL, 0)).or(Ok(())),
-        };
-        self.polled.store(on && done.is_ok(), Ordering::Relaxed);
+        let mut done = true;
+        for socket in sockets {
+            let set = |option, value| set_option(socket, option, value);
+            done &= match on {
+                true => set(libc::SO_BUSY_POLL_BUDGET, BATCH as c_int)
+                    .and_then(|()| set(libc::SO_PREFER_BUSY_POLL, 1))
+                    .and_then(|()| set(libc::SO_BUSY_POLL, BUSY_POLL_USECS)),
+                false => {
+                    set(libc::SO_BUSY_POLL, 0).and_then(|()| set(libc::SO_PREFER_BUSY_POLL, 0)).or(Ok(()))
+                }
+            }
+            .is_ok();
+        }
+        self.polled.store(on && done, Ordering::Relaxed);
     }
 }
 

@@ -298,7 +298,7 @@ impl RxQueue for XdpRx {
         if self.elsewhere {
             return;
         }
-        self.xsk.irq.close(self.xsk.fd());
+        self.xsk.irq.close(self.xsk.pollable());
         // Packets that will not be read.
         let unread = self.ring.available(self.fill.size());
         self.stats.packets.add(u64::from(unread));

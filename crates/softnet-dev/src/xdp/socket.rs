@@ -1,9 +1,14 @@
-//! One AF_XDP socket: of one queue of one device, shared by that queue's two halves and its doorbell.
+//! The AF_XDP sockets of one queue of one device, shared by that queue's two halves and its doorbell.
 //!
 //! The receiving half owns the fill and receive ring, the transmitting half the transmit and completion ring; what
-//! is here may be called by any thread. The socket ends when both halves are closed: only then does the
+//! is here may be called by any thread. The sockets end when both halves are closed: only then does the
 //! kernel let go of the frames, so the half that goes first leaves its books here, and the one that goes last
 //! brings all frames home.
+//!
+//! The transmit ring is that of a second socket, which shares the queue's fill and completion ring. For each packet
+//! that was sent the kernel tells those that wait for the sending socket that there is room, and threads wait for
+//! packets at the receiving one: were it the same, each packet sent would wait for the lock of the wait queue that
+//! another CPU holds while it wakes a thread for a packet received.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -37,16 +42,18 @@ const XDP_MAX_TX_SKB_BUDGET: i32 = 9;
 const RELEASE_TRIES: u32 = 200;
 const RELEASE_PAUSE: Duration = Duration::from_millis(3);
 
-/// The socket of one queue.
+/// The sockets of one queue.
 pub(super) struct Xsk {
+    /// The one that receives.
     fd: OwnedFd,
+    /// The one that sends, if the queue has a transmitting half.
+    tx: Option<OwnedFd>,
     umem: Arc<Umem>,
     attachment: Arc<Attachment>,
     /// The receive ring, which the doorbell looks at.
     rx: Arc<RingMemory>,
     zero_copy: bool,
     binding: Binding,
-    sends: bool,
     /// No frame is posted: no packet can come in and ring, so this queue is to be polled without.
     starved: AtomicBool,
     /// The kernel's interrupt of the queue.
@@ -71,7 +78,7 @@ struct State {
     stuck: bool,
 }
 
-/// A bound socket and the rings of its halves.
+/// The bound sockets of a queue, and the rings of its halves.
 pub(super) struct Bound {
     pub(super) xsk: Arc<Xsk>,
     pub(super) fill: RingMemory,
@@ -80,7 +87,13 @@ pub(super) struct Bound {
     pub(super) tx: Option<(RingMemory, RingMemory)>,
 }
 
-/// The rings of a socket.
+/// The sockets of a queue: the one that receives, and the one that sends.
+pub(super) struct Sockets {
+    pub(super) rx: OwnedFd,
+    pub(super) tx: Option<OwnedFd>,
+}
+
+/// The rings of a queue.
 struct Rings {
     fill: RingMemory,
     rx: Arc<RingMemory>,
@@ -88,8 +101,9 @@ struct Rings {
 }
 
 impl Rings {
-    /// Maps those of `fd`, of `ring` slots each.
-    fn map(fd: &OwnedFd, ring: u32, transmit: bool) -> SysResult<Self> {
+    /// Maps those of `sockets`, of `ring` slots each.
+    fn map(sockets: &Sockets, ring: u32) -> SysResult<Self> {
+        let fd = &sockets.rx;
         let at = sockopt::xdp_mmap_offsets(fd)
             .map_err(|errno| SysError::new("ask for the layout of AF_XDP rings", errno.into()))?;
         let mapped = |error| SysError::new("map an AF_XDP ring", error);
@@ -98,8 +112,9 @@ impl Rings {
         let fill = RingMemory::map::<u64>(fd.as_fd(), fill_at, &at.fr, ring).map_err(mapped)?;
         let rx = RingMemory::map::<libc::xdp_desc>(fd.as_fd(), rx_at, &at.rx, ring).map_err(mapped)?;
         let rx = Arc::new(rx);
-        let tx = if transmit {
-            let tx = RingMemory::map::<libc::xdp_desc>(fd.as_fd(), tx_at, &at.tx, ring).map_err(mapped)?;
+        let tx = if let Some(sender) = &sockets.tx {
+            let tx =
+                RingMemory::map::<libc::xdp_desc>(sender.as_fd(), tx_at, &at.tx, ring).map_err(mapped)?;
             Some((tx, RingMemory::map::<u64>(fd.as_fd(), done_at, &at.cr, ring).map_err(mapped)?))
         } else {
             None
@@ -125,7 +140,7 @@ pub(super) fn socket() -> SysResult<OwnedFd> {
 }
 
 impl Xsk {
-    /// Opens the socket of the queue `to`, with rings of `ring` slots each.
+    /// Opens the sockets of the queue `to`, with rings of `ring` slots each.
     pub(super) fn open(
         umem: &Arc<Umem>,
         attachment: &Arc<Attachment>,
@@ -141,32 +156,35 @@ impl Xsk {
         sized(sockopt::set_xdp_umem_fill_ring_size(&fd, ring))?;
         sized(sockopt::set_xdp_umem_completion_ring_size(&fd, ring))?;
         sized(sockopt::set_xdp_rx_ring_size(&fd, ring))?;
-        if transmit {
-            sized(sockopt::set_xdp_tx_ring_size(&fd, ring))?;
-            widen_transmit(&fd, ring);
+        let tx = transmit.then(socket).transpose()?;
+        if let Some(sender) = &tx {
+            sized(sockopt::set_xdp_tx_ring_size(sender, ring))?;
+            widen_transmit(sender, ring);
         }
-        let rings = Rings::map(&fd, ring, transmit)?;
-        let xsk = umem.bind(fd, to, |fd| Self::on(umem, (attachment, napis), to, fd, &rings))?;
+        let sockets = Sockets { rx: fd, tx };
+        let rings = Rings::map(&sockets, ring)?;
+        let on = |sockets| Self::on(umem, (attachment, napis), to, sockets, &rings);
+        let xsk = umem.bind(sockets, to, on)?;
         Ok(rings.bound(xsk))
     }
 
-    /// The socket `fd` of the queue `to`, which another process opened and bound, with rings of
+    /// The `sockets` of the queue `to`, which another process opened and bound, with rings of
     /// `ring` slots each. The rings are mapped, and left as they are.
     pub(super) fn handed_over(
         umem: &Arc<Umem>,
         parts: (&Arc<Attachment>, &Arc<KernelNapis>),
         to: Binding,
-        fd: OwnedFd,
+        sockets: Sockets,
         ring: u32,
-        transmit: bool,
     ) -> SysResult<Bound> {
-        // Whatever else it were, what follows would be about something else.
-        if !sockopt::socket_domain(&fd).is_ok_and(|family| family == AddressFamily::XDP) {
+        // Whatever else one were, what follows would be about something else.
+        let is_xdp = |fd| sockopt::socket_domain(fd).is_ok_and(|family| family == AddressFamily::XDP);
+        if !is_xdp(&sockets.rx) || !sockets.tx.as_ref().is_none_or(is_xdp) {
             let other = io::Error::new(io::ErrorKind::InvalidData, "not an AF_XDP socket");
             return Err(SysError::new("take over an AF_XDP socket", other));
         }
-        let rings = Rings::map(&fd, ring, transmit)?;
-        let xsk = Self::on(umem, parts, to, fd, &rings)?;
+        let rings = Rings::map(&sockets, ring)?;
+        let xsk = Self::on(umem, parts, to, sockets, &rings)?;
         // The other may live longer than the device here.
         xsk.share()?;
         // What was lost before is not this process's to count.
@@ -179,23 +197,22 @@ impl Xsk {
         umem: &Arc<Umem>,
         (attachment, napis): (&Arc<Attachment>, &Arc<KernelNapis>),
         to: Binding,
-        fd: OwnedFd,
+        Sockets { rx: fd, tx }: Sockets,
         rings: &Rings,
     ) -> SysResult<Arc<Self>> {
         let zero_copy = sockopt::xdp_options(&fd)
             .is_ok_and(|options| options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY));
         let spare = if zero_copy { Some(socket()?) } else { None };
         attachment.socket_opened();
-        let sends = rings.tx.is_some();
-        let (halves, held) = (1 + u8::from(sends), vec![]);
+        let (halves, held) = (1 + u8::from(tx.is_some()), vec![]);
         Ok(Arc::new(Xsk {
             fd,
+            tx,
             umem: umem.clone(),
             attachment: attachment.clone(),
             rx: rings.rx.clone(),
             zero_copy,
             binding: to,
-            sends,
             starved: AtomicBool::new(false),
             irq: QueueIrq::new(napis.clone(), to.queue),
             bad_descriptors: AtomicU64::new(0),
@@ -204,13 +221,21 @@ impl Xsk {
         }))
     }
 
-    /// Whether it has a transmitting half.
-    pub(super) fn sends(&self) -> bool {
-        self.sends
-    }
-
+    /// The socket that receives: the one whose descriptor is readable while packets wait.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+
+    /// The socket that sends, if the queue has a transmitting half.
+    pub(super) fn tx_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.tx.as_ref().map(OwnedFd::as_fd)
+    }
+
+    /// Those on which calls may poll the kernel's NAPI instance. Where packets are copied, sending
+    /// has nothing to do with it.
+    pub(super) fn pollable(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let sender = self.tx_fd().filter(|_| self.zero_copy);
+        std::iter::once(self.fd()).chain(sender)
     }
 
     pub(super) fn zero_copy(&self) -> bool {
@@ -277,11 +302,12 @@ impl Xsk {
 
     /// Transmit descriptors that the kernel refused, and whose frames it therefore never completes.
     pub(super) fn refused(&self) -> u64 {
-        sockopt::xdp_statistics(&self.fd).map_or(0, |kernel| kernel.tx_invalid_descs)
+        let kernel = self.tx.as_ref().and_then(|sender| sockopt::xdp_statistics(sender).ok());
+        kernel.map_or(0, |kernel| kernel.tx_invalid_descs)
     }
 
     /// A half is closed, its mappings are gone (or, `stuck`, could not be taken off), and `held` is what the kernel still
-    /// had of it. With the last half the socket is closed, and all frames come home to `ctx`.
+    /// had of it. With the last half the sockets are closed, and all frames come home to `ctx`.
     pub(super) fn half_closed(&self, ctx: &mut SoftnetData, held: FrameSet, stuck: bool) {
         self.refresh();
         let mut state = self.state();
@@ -320,16 +346,18 @@ impl Xsk {
         self.umem.count_reclaimed(count);
     }
 
-    /// Closes the kernel's socket while the descriptor's number stays ours: a doorbell may outlive the queue, and must
+    /// Closes the kernel's sockets while the descriptors' numbers stay ours: a doorbell may outlive the queue, and must
     /// never wait on a stranger's descriptor. Whether the kernel has let go of all frames.
     fn release(&self, spare: Option<&OwnedFd>) -> bool {
-        // SAFETY: both descriptors are open and ours; the target's old file is closed, its number stays owned by `fd`.
-        // Mappings are gone, so this was the last reference, unless another process has one: then,
-        // and without copies, the spare socket tells. Otherwise the kernel stops using the socket
-        // before it returns.
-        let result =
-            unsafe { libc::dup3(self.umem.quiet().as_raw_fd(), self.fd.as_raw_fd(), libc::O_CLOEXEC) };
-        result >= 0 && spare.is_none_or(|spare| wait_released(spare.as_fd(), self.binding))
+        let close = |fd: BorrowedFd<'_>| {
+            // SAFETY: both descriptors are open and ours; the target's old file is closed, its number stays owned
+            // by `self`. Mappings are gone, so this was the last reference, unless another process has one: then,
+            // and without copies, the spare socket tells. Otherwise the kernel stops using the socket before it
+            // returns.
+            unsafe { libc::dup3(self.umem.quiet().as_raw_fd(), fd.as_raw_fd(), libc::O_CLOEXEC) >= 0 }
+        };
+        let closed = self.tx_fd().is_none_or(close) & close(self.fd());
+        closed && spare.is_none_or(|spare| wait_released(spare.as_fd(), self.binding))
     }
 }
 
@@ -354,7 +382,7 @@ fn widen_transmit(fd: &OwnedFd, ring: u32) {
     }
 }
 
-/// Waits until the kernel has let go of a queue whose socket was closed; false if it does not.
+/// Waits until the kernel has let go of a queue whose sockets were closed; false if it does not.
 /// In zero-copy mode the device may write to posted frames until then, and the kernel stops it in a
 /// work item without telling; in either mode it goes on as long as another process has the socket.
 /// But a socket that asks for the queue is refused as long as that lasts. `spare` has no frames
@@ -394,7 +422,7 @@ pub(super) fn wait_released(spare: BorrowedFd<'_>, binding: Binding) -> bool {
     released
 }
 
-/// The doorbell is the socket itself. Its descriptor is readable exactly while the receive ring holds packets
+/// The doorbell is the socket that receives. Its descriptor is readable exactly while the receive ring holds packets
 /// (`xsk_poll`), so there is nothing to mask: a packet that arrives between the last look and the sleep leaves the
 /// descriptor readable, and the sleep does not begin (race R2 can't be lost); one that was polled away meanwhile no
 /// longer rings.
@@ -418,7 +446,7 @@ impl Doorbell for Xsk {
     }
 
     fn mitigation_changed(&self, knobs: &MitigationConfig) {
-        self.irq.changed(self.fd.as_fd(), knobs);
+        self.irq.changed(self.pollable(), knobs);
     }
 
     fn kernel_irq(&self) -> KernelIrq {

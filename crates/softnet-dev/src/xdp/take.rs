@@ -17,7 +17,7 @@ use super::kernel_irq::KernelNapis;
 use super::offload::Offloads;
 use super::parts::{Parts, Transmit};
 use super::prepared::{Made, Prepared, ZERO_COPY, prepare};
-use super::socket::Xsk;
+use super::socket::{Sockets, Xsk};
 use super::umem::{Binding, Umem};
 use super::{Mode, XdpConfig, XdpError};
 use crate::bpf::{XdpLink, XdpMode};
@@ -63,9 +63,8 @@ pub fn take_with_claims(
     for (queue, told) in (0..).zip(&facts.queues) {
         let to = Binding { ifindex: facts.ifindex, queue, copy: !facts.native, frags: facts.frags };
         let transmit = told.sends.then_some(Transmit { tso: cfg.tso });
-        let fd = next()?;
-        let bound =
-            Xsk::handed_over(umem, (&attachment, &napis), to, fd, facts.ring, told.sends).map_err(kernel)?;
+        let sockets = Sockets { rx: next()?, tx: told.sends.then(&mut next).transpose()? };
+        let bound = Xsk::handed_over(umem, (&attachment, &napis), to, sockets, facts.ring).map_err(kernel)?;
         parts.add_handed((&attachment, bound), to, transmit, dev).map_err(kernel)?;
     }
     let offloads = Offloads::handed_over(&prepared.link, &mut prepared.netlink, &facts.offloads);

@@ -79,12 +79,13 @@ impl XdpTx {
 
     /// Has the kernel send what is on the ring.
     fn push(&mut self) {
+        let Some(socket) = self.xsk.tx_fd() else { return };
         let mut consumed = self.ring.consumed();
         // Each call sends or drops at least one packet, or is the last. Bounded, for others wait for the queue's lock; the
         // rest is for the next call.
         for _ in 0..MAX_PUSHES {
             self.stats.kicks.add(1);
-            let result = rustix::net::send(self.xsk.fd(), &[], SendFlags::DONTWAIT);
+            let result = rustix::net::send(socket, &[], SendFlags::DONTWAIT);
             self.down = matches!(result, Err(Errno::NETDOWN | Errno::NXIO | Errno::NODEV));
             match result {
                 // While the kernel's instance is polled by us, the call only polls it, and does not even that if

@@ -20,7 +20,7 @@ use rustix::net::xdp::{
 };
 use softnet_core::skb::{FRAME_SIZE, Region};
 
-use super::socket::Xsk;
+use super::socket::{Sockets, Xsk};
 use crate::sys_error::{SysError, SysResult};
 
 /// How long a bind waits for the queue to become free: tries, and the pause between them.
@@ -91,14 +91,14 @@ impl Umem {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Binds `socket` on this memory, and has `finish` make an [`Xsk`] of it.
+    /// Binds the `new` sockets on this memory, and has `finish` make an [`Xsk`] of them.
     pub(super) fn bind(
         &self,
-        socket: OwnedFd,
+        new: Sockets,
         to: Binding,
-        finish: impl FnOnce(OwnedFd) -> SysResult<Arc<Xsk>>,
+        finish: impl FnOnce(Sockets) -> SysResult<Arc<Xsk>>,
     ) -> SysResult<Arc<Xsk>> {
-        let fd = socket.as_fd();
+        let fd = new.rx.as_fd();
         let mut sockets = self.sockets();
         sockets.retain(|socket| socket.strong_count() > 0);
         if !self.bind_shared(fd, to, &sockets)? {
@@ -110,7 +110,10 @@ impl Umem {
             let address = SocketAddrXdp::new(flags, to.ifindex, to.queue);
             patiently(|| rustix::net::bind(fd, &address)).map_err(|errno| bind_error(to, errno))?;
         }
-        let xsk = finish(socket)?;
+        if let Some(sender) = &new.tx {
+            bind_through(sender.as_fd(), fd, to).map_err(|errno| bind_error(to, errno))?;
+        }
+        let xsk = finish(new)?;
         sockets.push(Arc::downgrade(&xsk));
         Ok(xsk)
     }
@@ -128,12 +131,7 @@ impl Umem {
             if to.copy && live.zero_copy() || to.frags && !live.has_frags() {
                 continue;
             }
-            let address = SocketAddrXdpWithSharedUmem {
-                // This flag alone: the kernel takes need-wakeup from the earlier socket, and refuses it here.
-                addr: SocketAddrXdp::new(SocketAddrXdpFlags::XDP_SHARED_UMEM, to.ifindex, to.queue),
-                shared_umem_fd: live.fd(),
-            };
-            match patiently(|| rustix::net::bind(fd, &address)) {
+            match patiently(|| bind_through(fd, live.fd(), to)) {
                 Ok(()) => return Ok(true),
                 // Its device is gone; it was closed; or this device can't do the zero-copy that it does.
                 Err(Errno::BADF | Errno::NOTSOCK | Errno::NOPROTOOPT | Errno::OPNOTSUPP) => {}
@@ -165,6 +163,16 @@ impl Umem {
             error.needs("CAP_IPC_LOCK")
         })
     }
+}
+
+/// Binds `fd` on the memory of `live`, an earlier socket.
+fn bind_through(fd: BorrowedFd<'_>, live: BorrowedFd<'_>, to: Binding) -> rustix::io::Result<()> {
+    let address = SocketAddrXdpWithSharedUmem {
+        // This flag alone: the kernel takes need-wakeup from the earlier socket, and refuses it here.
+        addr: SocketAddrXdp::new(SocketAddrXdpFlags::XDP_SHARED_UMEM, to.ifindex, to.queue),
+        shared_umem_fd: live,
+    };
+    rustix::net::bind(fd, &address)
 }
 
 /// The path of this program, for messages.

@@ -54,7 +54,7 @@ fn queues_that_busy_poll_the_kernel_receive_and_send() {
         let sockets: Vec<_> = world.umem.sockets().iter().filter_map(Weak::upgrade).collect();
         assert_eq!(sockets.len(), 2);
         let prefer = |on| {
-            sockets.iter().for_each(|socket| socket.irq.prefer_busy_poll(socket.fd(), on));
+            sockets.iter().for_each(|socket| socket.irq.prefer_busy_poll(socket.pollable(), on));
             assert!(sockets.iter().all(|socket| socket.irq.is_polled() == on));
         };
         let kicks = |device: &OpenDevice| device.rx.iter().map(|rx| rx.stats().kicks.get()).sum::<u64>();

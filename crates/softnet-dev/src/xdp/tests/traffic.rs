@@ -140,10 +140,14 @@ fn the_answer_to_softnets_own_request_arrives() {
     world.assert_whole(&mut ctx);
 }
 
-fn readable(doorbell: &Arc<dyn Doorbell>) -> bool {
+fn ready(doorbell: &Arc<dyn Doorbell>, events: PollFlags) -> bool {
     let fd = doorbell.fd();
-    let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+    let mut fds = [PollFd::new(&fd, events)];
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
+}
+
+fn readable(doorbell: &Arc<dyn Doorbell>) -> bool {
+    ready(doorbell, PollFlags::IN)
 }
 
 #[test]
@@ -158,6 +162,7 @@ fn the_doorbell_rings_while_there_are_packets() {
     until("quiet", || serve(&mut device, &mut ctx, softnet(0)) == [0]);
     let doorbell = device.rx[0].doorbell();
     assert!(!doorbell.pending() && !readable(&doorbell));
+    assert!(!ready(&doorbell, PollFlags::OUT), "packets that were sent would wake what waits");
     socket.send_to(b"ring", (softnet(0), 7)).unwrap();
     until("ring", || doorbell.pending());
     assert!(readable(&doorbell));

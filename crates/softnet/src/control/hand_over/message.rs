@@ -11,7 +11,7 @@ use softnet_core::ip::MacAddr;
 use softnet_dev::hand_over::{DeviceFacts, HeldFrames};
 
 /// Of all that is said, and of what rings look like. Another one is refused.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// What the running instance has, and is about to hand over.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
