@@ -13,7 +13,7 @@ use super::env::Env;
 use super::listen::{Child, tuple};
 use super::output::{Effects, Marks, route};
 use super::queue::{Piece, TRUESIZE, free_lent};
-use super::shard::{ConnId, Object, Shard, Short};
+use super::shard::{ConnId, Object, Shard};
 use crate::SoftnetData;
 
 /// Bytes that a write may put beyond `TCP_NOTSENT_LOWAT`.
@@ -22,14 +22,12 @@ const RUN: usize = 64 << 10;
 /// Why nothing was read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallError {
-    /// Nothing is there, or there is no room (`EAGAIN`).
+    /// Nothing is there, or there is no room, or no memory (`EAGAIN`).
     WouldBlock,
     /// The handshake is not done (`ENOTCONN`).
     NotConnected,
     /// This end has said that it sends no more (`EPIPE`).
     Shut,
-    /// No packet memory (`ENOBUFS`).
-    NoMemory,
     /// The connection ended by this.
     Ended(Error),
     /// There is no such connection (`EBADF`).
@@ -142,10 +140,9 @@ impl Shard {
         }
         let written = self.queue(ctx, env, id.index, &data[..n]);
         if written == 0 && n > 0 {
-            let waits = self.sock(id).is_some_and(|sock| sock.short != Short::No);
             // Settles the readiness.
             self.enter(ctx, env, out, id.index, |_, _| ());
-            return Err(if waits { CallError::WouldBlock } else { CallError::NoMemory });
+            return Err(CallError::WouldBlock);
         }
         self.enter(ctx, env, out, id.index, |conn, _| conn.write(written as u32, more));
         Ok(written)

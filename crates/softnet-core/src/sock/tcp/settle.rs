@@ -17,8 +17,9 @@ use super::shard::{NO_SLOT, Object, Payload, Shard, Short};
 use crate::SoftnetData;
 use crate::skb::DropReason;
 
-/// When a connection looks again that waits for less before the device, in ns, if no ACK has it look before.
-const THROTTLED: u64 = 10_000_000;
+/// When a connection looks again that waits for less before the device, or has nothing queued and no memory to
+/// queue anything, in ns, if no ACK has it look before.
+const LOOKS_AGAIN: u64 = 10_000_000;
 
 impl Shard {
     /// Lets everything happen that is due, up to `budget` objects. Returns whether that was all.
@@ -119,9 +120,13 @@ impl Shard {
         let Some(sock) = self.conns.get_mut(index as usize) else { return };
         sock.touched = false;
         let events = sock.conn.take_events();
+        // No ACK tells a writer of memory that has nothing queued.
+        let holds = sock.tx.frames() > 0;
         sock.short = match sock.short {
             Short::New => Short::Yes,
-            Short::Yes if !events.any(Events::WRITABLE) && sock.tx.frames() > 0 => Short::Yes,
+            Short::Yes if !events.any(Events::WRITABLE) && (holds || env.room.allows(self.taken, 0) == 0) => {
+                Short::Yes
+            }
             _ => Short::No,
         };
         if closed {
@@ -129,8 +134,9 @@ impl Shard {
             sock.tx.clear(ctx);
         } else {
             let mut due = nanos(sock.conn.next_deadline());
-            if std::mem::take(&mut sock.throttled) {
-                due = due.min(env.now + THROTTLED);
+            let starves = sock.short == Short::Yes && !holds;
+            if std::mem::take(&mut sock.throttled) || starves {
+                due = due.min(env.now + LOOKS_AGAIN);
             }
             if due < self.wheel.deadline(&sock.timer).unwrap_or(u64::MAX) {
                 self.wheel.arm(&sock.timer, env.now, due);

@@ -384,7 +384,7 @@ impl Shard {
         let took = sock.tx.frames() - held;
         (self.taken, self.wrote) = (self.taken + took, self.wrote + took);
         // A writer may take a short write for a sign that it has to wait.
-        if queued < data.len() && sock.tx.frames() > 0 {
+        if queued < data.len() {
             sock.short = Short::New;
         }
         queued

@@ -64,7 +64,6 @@ fn of_call(error: CallError) -> io::Error {
         CallError::WouldBlock => Errno::AGAIN,
         CallError::NotConnected => Errno::NOTCONN,
         CallError::Shut => Errno::PIPE,
-        CallError::NoMemory => Errno::NOBUFS,
         CallError::Ended(error) => of_error(error),
         CallError::Gone => Errno::BADF,
     })

@@ -79,6 +79,28 @@ fn writers_leave_memory_to_what_arrives() {
     world.end();
 }
 
+/// A writer that has nothing queued waits for memory that others hold, and is told of it although no ACK comes.
+#[test]
+fn a_writer_without_memory_is_told_when_there_is_some() {
+    let mut world = World::new();
+    let of = world.listen(5);
+    let [client, server] = world.pair(of, 1000);
+    let (none, some) = (SockMem::new(4096).room(2048), SockMem::new(4096).room(2047));
+    world.room = none;
+    assert_eq!(world.write(client, b"late"), Err(CallError::WouldBlock));
+    assert!(!world.ready(client)[1]);
+    world.wait(100_000_000);
+    assert!(!world.ready(client)[1], "others hold all of it still");
+    world.room = some;
+    world.wait(10_000_000);
+    assert!(world.ready(client)[1]);
+    assert_eq!(world.write(client, b"late"), Ok(4));
+    world.room = SockMem::new(1 << 20).room(0);
+    world.wait(1_000_000_000);
+    assert_eq!(world.read(server, 9).unwrap(), b"late");
+    world.end();
+}
+
 /// The last packets of each burst find no room before the device: they go again within the 10 ms in which
 /// a connection looks again, and none waits for a time-out.
 #[test]
