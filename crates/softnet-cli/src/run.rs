@@ -8,9 +8,9 @@ use rustix::process::Signal;
 use softnet::config::Config;
 use softnet::control::Reloaded;
 use softnet::log::{self, Level};
-use softnet_dev::confine;
 use softnet_dev::netlink::Netlink;
 use softnet_dev::process::{Signals, ignore_signals, return_large_memory};
+use softnet_dev::{closer, confine};
 
 use crate::Failure;
 use crate::instance::{self, Instance};
@@ -97,6 +97,8 @@ impl Run {
 /// Runs the command.
 pub(crate) fn run(args: &Run) -> Result<(), Failure> {
     return_large_memory();
+    // Before any other thread is made: they inherit that the signals are blocked.
+    let signals = (!args.check).then(be_a_daemon).transpose()?;
     let mut config = Config::load(&args.config).map_err(|errors| {
         let many = match errors.problems.len() {
             1 => "1 error".into(),
@@ -113,7 +115,7 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
     ]
     .map(|(n, what)| format!("{n} {what}{}", if n == 1 { "" } else { "s" }))
     .join(", ");
-    if args.check {
+    let Some(signals) = signals else {
         // As it is here and now; the device's own is looked at when it is opened.
         let mtu = |name: &str| Netlink::new().ok()?.link(name).ok()?.map(|link| link.mtu);
         config.warnings(mtu).iter().for_each(|warning| eprintln!("warning: {warning}"));
@@ -124,17 +126,14 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
             }
         }
         return print(&format!("{}: ok: {summary}\n", args.config.display()));
-    }
-    ignore_signals();
-    // Before any other thread is made: they inherit that the signals are blocked.
-    let signals = Signals::with_hangup().map_err(|error| Failure::of("waiting for signals", error))?;
+    };
     let path = config.stack.socket_path();
     let name = config.stack.name.clone();
     log::set(&name, args.log_level);
     give_up_privileges();
     let stack = match args.take_over {
         true => instance::take_over(config)?,
-        false => instance::start_shown(config)?,
+        false => instance::start_shown(config).inspect_err(|_| supervisor::pause(&signals))?,
     };
     let again = args.clone();
     stack.view().on_reload(move || {
@@ -182,6 +181,16 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
     stack.stop();
     let _ = print(&format!("{name}: stopped\n"));
     Ok(())
+}
+
+/// Before anything else: signals come by the descriptor, and what a process that is killed leaves open is closed
+/// by another.
+fn be_a_daemon() -> Result<Signals, Failure> {
+    ignore_signals();
+    let signals = Signals::with_hangup().map_err(|error| Failure::of("waiting for signals", error))?;
+    // Without it a successor waits longer for what this process leaves behind.
+    let _ = closer::start();
+    Ok(signals)
 }
 
 /// Before any other thread is made, and before a device is opened: what the start can do without, reading

@@ -8,13 +8,28 @@ use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
 
 use softnet::log::{self, Level};
+use softnet_dev::process::Signals;
+
+use crate::run;
+
+/// How long one that can't start waits before it says so by its end.
+const BETWEEN_STARTS: Duration = Duration::from_secs(1);
 
 /// Tells that the instance serves: systemd starts what comes after a unit of `Type=notify` now. One
 /// that `took_over` is the unit's main process from now on.
 pub(crate) fn ready(status: &str, took_over: bool) {
     tell(&readiness(status, took_over.then(std::process::id)));
+}
+
+/// It can't start, and a supervisor starts it again at once, for one that was killed must not wait: has it wait, so that
+/// it tries once a second. A signal ends that.
+pub(crate) fn pause(signals: &Signals) {
+    if std::env::var_os("NOTIFY_SOCKET").is_some() {
+        run::wait(signals, Some(BETWEEN_STARTS));
+    }
 }
 
 /// That it serves; and that it is the main process, by its number.

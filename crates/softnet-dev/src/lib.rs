@@ -3,6 +3,7 @@
 #![warn(missing_debug_implementations)]
 
 pub mod bpf;
+pub mod closer;
 pub mod confine;
 mod debug;
 pub mod device;

@@ -50,7 +50,7 @@ fn the_service_is_confined() {
     assert!(calls.split(' ').any(|call| call == "bpf"), "{calls}");
     let analyze = Command::new("systemd-analyze")
         // In tenths.
-        .args(["security", "--offline=true", "--no-pager", "--threshold=21"])
+        .args(["security", "--offline=true", "--no-pager", "--threshold=20"])
         .arg(&unit)
         .output();
     let Ok(output) = analyze else { return println!("skipped: no systemd-analyze") };

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::process::{Command, Stdio};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use softnet_dev::netlink::Netlink;
 
 use super::process::{Process, World, host, until};
@@ -105,4 +105,29 @@ fn a_confined_router_does_all_of_its_work() {
     let errors = process.errors();
     assert!(!errors.contains("no use for"), "{errors}");
     assert!(!world.socket().exists());
+}
+
+/// The process beside it that closes what it leaves open can do nothing else, and ends after it.
+#[test]
+fn what_closes_its_files_is_confined_and_ends_after_it() {
+    let Some(world) = World::new() else { return };
+    let config = world.config("r.toml", "");
+    for signal in [Signal::KILL, Signal::TERM] {
+        let mut process = world.running(&config);
+        let pid = process.pid();
+        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+        let closer: u32 = children.trim().parse().expect("one child");
+        let of_closer = |file: &str| std::fs::read_to_string(format!("/proc/{closer}/{file}"));
+        assert_eq!(of_closer("comm").unwrap(), "softnet-closer\n");
+        let status = of_closer("status").unwrap();
+        for line in ["CapPrm:\t0000000000000000", "CapEff:\t0000000000000000", "Seccomp:\t2"] {
+            assert!(status.contains(line), "{line}: {status}");
+        }
+        // As a terminal and a supervisor send it to all at once.
+        kill_process(Pid::from_raw(closer as i32).unwrap(), Signal::TERM).unwrap();
+        process.signal(signal);
+        process.end();
+        // A zombie it may stay, where no process takes it on.
+        until("its end", || of_closer("stat").map_or(true, |stat| stat.contains(") Z ")));
+    }
 }

@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::claim::{ClaimFilter, FRAGMENT_KEY_LEN, Maps, VlanSet};
 use super::control::Control;
@@ -21,6 +22,10 @@ const MAX_GROUPS: u32 = 4096;
 
 /// Fragmented datagrams on their way to shared addresses that are remembered.
 const MAX_FRAGMENTED: u32 = 1024;
+
+/// How long another program that is attached is waited for: tries, and the pause between them.
+const ATTACH_TRIES: u32 = 100;
+const ATTACH_PAUSE: Duration = Duration::from_millis(2);
 
 /// A device's program and the map that leads it to the sockets.
 pub(crate) struct Attachment {
@@ -73,6 +78,19 @@ impl Driver {
     }
 }
 
+/// Attaches it, and waits while another is: that of an instance that was killed goes a moment after its process
+/// ([`crate::closer`]).
+fn attach(program: &Program, ifindex: u32, mode: XdpMode) -> SysResult<XdpLink> {
+    let once = || XdpLink::attach(program, ifindex, mode);
+    for _ in 0..ATTACH_TRIES {
+        match once() {
+            Err(error) if error.errno() == Some(libc::EBUSY) => std::thread::sleep(ATTACH_PAUSE),
+            other => return other,
+        }
+    }
+    once()
+}
+
 impl Attachment {
     /// Attaches a program that claims what `filter` says; as long as no socket is [led to](Self::lead), it passes all.
     pub(super) fn new(
@@ -86,13 +104,13 @@ impl Attachment {
         let ifindex = interface.index;
         if let Some(driver) = &attachment.driver
             && let Ok(Some(program)) = driver.load(filter, attachment.maps())
-            && let Ok(link) = XdpLink::attach(&program, ifindex, mode)
+            && let Ok(link) = attach(&program, ifindex, mode)
         {
             *attachment.link() = Some(link);
             return Ok(attachment);
         }
         attachment.driver = None;
-        let link = XdpLink::attach(&filter.load(attachment.maps())?, ifindex, mode)?;
+        let link = attach(&filter.load(attachment.maps())?, ifindex, mode)?;
         *attachment.link() = Some(link);
         Ok(attachment)
     }

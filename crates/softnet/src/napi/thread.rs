@@ -1,13 +1,14 @@
 //! Threads that poll: what others may see of them, and how they set themselves up.
 
 use arc_swap::ArcSwap;
+use rustix::io::Errno;
 use softnet_core::napi::NetRxStats;
 use softnet_core::softnet_data::Counter;
 use softnet_core::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use softnet_dev::sched::{self, Policy};
 
 use crate::config::Context;
-use crate::util::{current_tid, warn};
+use crate::util::{current_tid, note, warn};
 
 /// Counters of a polling thread, written by it.
 #[derive(Debug, Default)]
@@ -76,8 +77,14 @@ impl PollThread {
         if let Some(cpu) = self.cpu {
             let mut cpus = rustix::thread::CpuSet::new();
             cpus.set(cpu as usize);
-            if let Err(error) = rustix::thread::sched_setaffinity(None, &cpus) {
-                warn(format_args!("{} runs unpinned: CPU {cpu}: {error}", self.name));
+            match rustix::thread::sched_setaffinity(None, &cpus) {
+                Ok(()) => {}
+                // As in the systemd unit that softnet comes with.
+                Err(Errno::PERM) => note(format_args!(
+                    "{} runs unpinned: a filter of system calls forbids it (under systemd: SystemCallFilter=sched_setaffinity)",
+                    self.name
+                )),
+                Err(error) => warn(format_args!("{} runs unpinned: CPU {cpu}: {error}", self.name)),
             }
         }
         if let Some(policy) = self.policy
