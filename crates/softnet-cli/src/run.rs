@@ -9,7 +9,7 @@ use softnet::config::Config;
 use softnet::control::Reloaded;
 use softnet::log::{self, Level};
 use softnet_dev::netlink::Netlink;
-use softnet_dev::process::{Signals, ignore_signals, return_large_memory};
+use softnet_dev::process::{Signals, ignore_signals, raise_files_limit, return_large_memory};
 use softnet_dev::{closer, confine};
 
 use crate::Failure;
@@ -104,6 +104,7 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
             1 => "1 error".into(),
             n => format!("{n} errors"),
         };
+        signals.iter().for_each(supervisor::pause);
         Failure::Usage(format!("the configuration has {many}; no interface was touched\n{errors}"))
     })?;
     args.change(&mut config);
@@ -188,6 +189,8 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
 fn be_a_daemon() -> Result<Signals, Failure> {
     ignore_signals();
     let signals = Signals::with_hangup().map_err(|error| Failure::of("waiting for signals", error))?;
+    // The other has the limit that there is now.
+    raise_files_limit();
     // Without it a successor waits longer for what this process leaves behind.
     let _ = closer::start();
     Ok(signals)

@@ -24,8 +24,8 @@ pub(crate) fn ready(status: &str, took_over: bool) {
     tell(&readiness(status, took_over.then(std::process::id)));
 }
 
-/// It can't start, and a supervisor starts it again at once, for one that was killed must not wait: has it wait, so that
-/// it tries once a second. A signal ends that.
+/// It can't start, and its unit has it started again at once, since one that was killed must not wait: it waits itself,
+/// so that it tries once a second. A signal ends that.
 pub(crate) fn pause(signals: &Signals) {
     if std::env::var_os("NOTIFY_SOCKET").is_some() {
         run::wait(signals, Some(BETWEEN_STARTS));

@@ -12,6 +12,7 @@ use std::time::Duration;
 use super::claim::{ClaimFilter, FRAGMENT_KEY_LEN, Maps, VlanSet};
 use super::control::Control;
 use super::ports::OpenPorts;
+use super::refusal;
 use crate::bpf::{KernelFn, LruMap, Map, Program, Set, XdpLink, XdpMode};
 use crate::netlink::Link;
 use crate::netns::NetNs;
@@ -84,7 +85,7 @@ fn attach(program: &Program, ifindex: u32, mode: XdpMode) -> SysResult<XdpLink> 
     let once = || XdpLink::attach(program, ifindex, mode);
     for _ in 0..ATTACH_TRIES {
         match once() {
-            Err(error) if error.errno() == Some(libc::EBUSY) => std::thread::sleep(ATTACH_PAUSE),
+            Err(error) if refusal::is_occupied(&error) => std::thread::sleep(ATTACH_PAUSE),
             other => return other,
         }
     }
@@ -104,10 +105,15 @@ impl Attachment {
         let ifindex = interface.index;
         if let Some(driver) = &attachment.driver
             && let Ok(Some(program)) = driver.load(filter, attachment.maps())
-            && let Ok(link) = attach(&program, ifindex, mode)
         {
-            *attachment.link() = Some(link);
-            return Ok(attachment);
+            match attach(&program, ifindex, mode) {
+                Ok(link) => {
+                    *attachment.link() = Some(link);
+                    return Ok(attachment);
+                }
+                Err(error) if refusal::is_occupied(&error) => return Err(error),
+                Err(_) => {}
+            }
         }
         attachment.driver = None;
         let link = attach(&filter.load(attachment.maps())?, ifindex, mode)?;

@@ -188,7 +188,7 @@ impl QueueIrq {
     /// softnet's knobs of the queue were set; calls on `sockets` may poll the kernel's instance.
     pub(super) fn changed<'a>(
         &self,
-        sockets: impl Iterator<Item = BorrowedFd<'a>>,
+        sockets: impl Iterator<Item = BorrowedFd<'a>> + Clone,
         knobs: &MitigationConfig,
     ) {
         let (n, t) = (knobs.defer_hard_irqs(), knobs.gro_flush_timeout());
@@ -207,7 +207,7 @@ impl QueueIrq {
     }
 
     /// The queue is being closed: puts back what was there. Nothing is set from now on.
-    pub(super) fn close<'a>(&self, sockets: impl Iterator<Item = BorrowedFd<'a>>) {
+    pub(super) fn close<'a>(&self, sockets: impl Iterator<Item = BorrowedFd<'a>> + Clone) {
         let mut state = lock(&self.state);
         self.prefer_busy_poll(sockets, false);
         // An interface that is gone has nothing to be put back.
@@ -229,24 +229,27 @@ impl QueueIrq {
 
     /// Has calls on `sockets` poll the kernel's instance, or no longer. A kernel that can't (without
     /// `CONFIG_NET_RX_BUSY_POLL`) still polls it by its timer.
-    pub(super) fn prefer_busy_poll<'a>(&self, sockets: impl Iterator<Item = BorrowedFd<'a>>, on: bool) {
+    pub(super) fn prefer_busy_poll<'a>(
+        &self,
+        sockets: impl Iterator<Item = BorrowedFd<'a>> + Clone,
+        on: bool,
+    ) {
         if on == self.is_polled() {
             return;
         }
-        let mut done = true;
-        for socket in sockets {
-            let set = |option, value| set_option(socket, option, value);
-            done &= match on {
-                true => set(libc::SO_BUSY_POLL_BUDGET, BATCH as c_int)
-                    .and_then(|()| set(libc::SO_PREFER_BUSY_POLL, 1))
-                    .and_then(|()| set(libc::SO_BUSY_POLL, BUSY_POLL_USECS)),
-                false => {
-                    set(libc::SO_BUSY_POLL, 0).and_then(|()| set(libc::SO_PREFER_BUSY_POLL, 0)).or(Ok(()))
-                }
+        let begin = |socket| {
+            set_option(socket, libc::SO_BUSY_POLL_BUDGET, BATCH as c_int)
+                .and_then(|()| set_option(socket, libc::SO_PREFER_BUSY_POLL, 1))
+                .and_then(|()| set_option(socket, libc::SO_BUSY_POLL, BUSY_POLL_USECS))
+        };
+        let polled = on && sockets.clone().try_for_each(begin).is_ok();
+        if !polled {
+            for socket in sockets {
+                let _ = set_option(socket, libc::SO_BUSY_POLL, 0);
+                let _ = set_option(socket, libc::SO_PREFER_BUSY_POLL, 0);
             }
-            .is_ok();
         }
-        self.polled.store(on && done, Ordering::Relaxed);
+        self.polled.store(polled, Ordering::Relaxed);
     }
 }
 

@@ -233,7 +233,7 @@ impl Xsk {
 
     /// Those on which calls may poll the kernel's NAPI instance. Where packets are copied, sending
     /// has nothing to do with it.
-    pub(super) fn pollable(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+    pub(super) fn pollable(&self) -> impl Iterator<Item = BorrowedFd<'_>> + Clone {
         let sender = self.tx_fd().filter(|_| self.zero_copy);
         std::iter::once(self.fd()).chain(sender)
     }
@@ -320,13 +320,17 @@ impl Xsk {
         // It is closed here, so that its queue is free for the next.
         let spare = state.spare.take();
         let link = self.attachment.socket_closed();
-        // Both wait until no CPU uses them any more: at the same time.
+        // All wait until no CPU uses them any more: at the same time. What finds no thread goes here.
         let released = std::thread::scope(|scope| {
             if link.is_some() {
-                // Without a thread it goes here, with what the thread would have done.
                 let _ = std::thread::Builder::new().spawn_scoped(scope, move || drop(link));
             }
-            self.release(spare.as_ref())
+            let sender = || self.tx_fd().is_none_or(|fd| self.shut(fd));
+            let elsewhere = std::thread::Builder::new().spawn_scoped(scope, sender);
+            let closed = self.shut(self.fd());
+            let sender_closed =
+                elsewhere.map_or_else(|_| sender(), |thread| thread.join().is_ok_and(|done| done));
+            closed && sender_closed && spare.is_none_or(|spare| wait_released(spare.as_fd(), self.binding))
         });
         if !released || state.stuck {
             // The kernel may still write to the frames. They stay out, and with them the region's memory stays in place.
@@ -346,18 +350,13 @@ impl Xsk {
         self.umem.count_reclaimed(count);
     }
 
-    /// Closes the kernel's sockets while the descriptors' numbers stay ours: a doorbell may outlive the queue, and must
-    /// never wait on a stranger's descriptor. Whether the kernel has let go of all frames.
-    fn release(&self, spare: Option<&OwnedFd>) -> bool {
-        let close = |fd: BorrowedFd<'_>| {
-            // SAFETY: both descriptors are open and ours; the target's old file is closed, its number stays owned
-            // by `self`. Mappings are gone, so this was the last reference, unless another process has one: then,
-            // and without copies, the spare socket tells. Otherwise the kernel stops using the socket before it
-            // returns.
-            unsafe { libc::dup3(self.umem.quiet().as_raw_fd(), fd.as_raw_fd(), libc::O_CLOEXEC) >= 0 }
-        };
-        let closed = self.tx_fd().is_none_or(close) & close(self.fd());
-        closed && spare.is_none_or(|spare| wait_released(spare.as_fd(), self.binding))
+    /// Closes the socket `fd` while the descriptor's number stays ours: a doorbell may outlive the queue, and must
+    /// never wait on a stranger's descriptor. Whether it could be done.
+    fn shut(&self, fd: BorrowedFd<'_>) -> bool {
+        // SAFETY: both descriptors are open and ours; the target's old file is closed, its number stays owned by
+        // `self`. Mappings are gone, so this was the last reference, unless another process has one: then,
+        // and without copies, the spare socket tells. Otherwise the kernel stops using the socket before it returns.
+        unsafe { libc::dup3(self.umem.quiet().as_raw_fd(), fd.as_raw_fd(), libc::O_CLOEXEC) >= 0 }
     }
 }
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use rustix::process::Gid;
+use rustix::process::{Gid, Pid};
 use softnet_dev::process::peer_pid;
 
 /// The lock, beside the socket. It stays: to remove what another instance may be about to lock is a race.
@@ -26,6 +26,10 @@ const OPEN_FILES: &str = "/proc/self/fd";
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
+
+/// How long the socket of a process that has ended is waited for: tries, and the pause between them.
+const CLOSING_TRIES: u32 = 100;
+const CLOSING_PAUSE: Duration = Duration::from_millis(5);
 
 /// Why a control socket could not be had.
 #[derive(Debug, thiserror::Error)]
@@ -203,6 +207,25 @@ pub(crate) fn probe(path: &Path) -> io::Result<Probe> {
     }
 }
 
+/// The same. One that belonged to a process which has ended is waited for: another process is about to close it
+/// ([`softnet_dev::closer`]).
+fn probe_patiently(path: &Path) -> io::Result<Probe> {
+    for _ in 0..CLOSING_TRIES {
+        match probe(path)? {
+            Probe::Listens(Some(stream)) if peer_pid(&stream).is_some_and(|pid| !exists(pid)) => {
+                std::thread::sleep(CLOSING_PAUSE);
+            }
+            other => return Ok(other),
+        }
+    }
+    probe(path)
+}
+
+fn exists(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.is_none_or(|pid| rustix::process::test_kill_process(pid) != Err(Errno::SRCH))
+}
+
 /// Where a control socket is to be: a directory that only its user, or root, can write to.
 struct Place<'a> {
     path: &'a Path,
@@ -322,7 +345,7 @@ impl<'a> Place<'a> {
             Ok(meta) if FileType::from_raw_mode(meta.st_mode) != FileType::Socket => {
                 return Err(BindError::NotASocket(shown()));
             }
-            Ok(_) => match probe(&here).map_err(io("asking whether an instance is running"))? {
+            Ok(_) => match probe_patiently(&here).map_err(io("asking whether an instance is running"))? {
                 Probe::Listens(peer) => {
                     return Err(BindError::Running { path: shown(), pid: peer.as_ref().and_then(peer_pid) });
                 }

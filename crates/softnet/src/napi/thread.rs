@@ -8,7 +8,7 @@ use softnet_core::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use softnet_dev::sched::{self, Policy};
 
 use crate::config::Context;
-use crate::util::{current_tid, note, warn};
+use crate::util::{current_tid, warn};
 
 /// Counters of a polling thread, written by it.
 #[derive(Debug, Default)]
@@ -80,7 +80,7 @@ impl PollThread {
             match rustix::thread::sched_setaffinity(None, &cpus) {
                 Ok(()) => {}
                 // As in the systemd unit that softnet comes with.
-                Err(Errno::PERM) => note(format_args!(
+                Err(Errno::PERM) => warn(format_args!(
                     "{} runs unpinned: a filter of system calls forbids it (under systemd: SystemCallFilter=sched_setaffinity)",
                     self.name
                 )),

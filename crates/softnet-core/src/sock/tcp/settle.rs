@@ -20,6 +20,9 @@ use crate::skb::DropReason;
 /// When a connection looks again that waits for less before the device, or has nothing queued and no memory to
 /// queue anything, in ns, if no ACK has it look before.
 const LOOKS_AGAIN: u64 = 10_000_000;
+/// How much later it does so for each that waits for memory, and at the most (Linux: 2 to 202 ms), in ns.
+const STARVED_EACH: u64 = 64_000;
+const STARVED_MOST: u64 = 200_000_000;
 
 impl Shard {
     /// Lets everything happen that is due, up to `budget` objects. Returns whether that was all.
@@ -120,23 +123,30 @@ impl Shard {
         let Some(sock) = self.conns.get_mut(index as usize) else { return };
         sock.touched = false;
         let events = sock.conn.take_events();
-        // No ACK tells a writer of memory that has nothing queued.
-        let holds = sock.tx.frames() > 0;
-        sock.short = match sock.short {
-            Short::New => Short::Yes,
-            Short::Yes if !events.any(Events::WRITABLE) && (holds || env.room.allows(self.taken, 0) == 0) => {
-                Short::Yes
-            }
+        let acknowledged = events.any(Events::WRITABLE);
+        let before = std::mem::replace(&mut sock.short, Short::No);
+        sock.short = match (before, sock.tx.frames()) {
+            _ if closed => Short::No,
+            (Short::New, 0) => Short::Starves,
+            (Short::New, _) => Short::Yes,
+            (Short::Yes, 1..) if !acknowledged => Short::Yes,
+            (Short::Yes | Short::Starves, 0) if env.room.allows(self.taken, 0) == 0 => Short::Starves,
             _ => Short::No,
         };
+        let starves = sock.short == Short::Starves;
+        self.starving = self.starving + usize::from(starves) - usize::from(before == Short::Starves);
         if closed {
             self.wheel.cancel(&sock.timer);
             sock.tx.clear(ctx);
         } else {
             let mut due = nanos(sock.conn.next_deadline());
-            let starves = sock.short == Short::Yes && !holds;
-            if std::mem::take(&mut sock.throttled) || starves {
+            if std::mem::take(&mut sock.throttled) {
                 due = due.min(env.now + LOOKS_AGAIN);
+            }
+            if starves {
+                // The more there are, the later: they are to leave time for those that free memory.
+                let pause = self.starving as u64 * STARVED_EACH;
+                due = due.min(env.now + pause.clamp(LOOKS_AGAIN, STARVED_MOST));
             }
             if due < self.wheel.deadline(&sock.timer).unwrap_or(u64::MAX) {
                 self.wheel.arm(&sock.timer, env.now, due);

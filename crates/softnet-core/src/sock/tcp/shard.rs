@@ -51,7 +51,10 @@ pub(super) enum Short {
     No,
     /// Since this run.
     New,
+    /// Until what it has queued is acknowledged.
     Yes,
+    /// It has nothing queued, and no ACK will tell it of memory.
+    Starves,
 }
 
 /// No slot.
@@ -123,6 +126,8 @@ pub struct Shard {
     pub(super) taken: usize,
     /// Those of them that writers took.
     wrote: usize,
+    /// Connections that [starve](Short::Starves).
+    pub(super) starving: usize,
     pub(super) arriving: usize,
     /// Resets that may be sent in the present second.
     pub(super) resets: (u64, u32),
@@ -150,6 +155,7 @@ impl Shard {
             now: 0,
             taken: 0,
             wrote: 0,
+            starving: 0,
             arriving: 0,
             resets: (0, 0),
             ends: Ends::default(),
@@ -385,7 +391,8 @@ impl Shard {
         (self.taken, self.wrote) = (self.taken + took, self.wrote + took);
         // A writer may take a short write for a sign that it has to wait.
         if queued < data.len() {
-            sock.short = Short::New;
+            let before = std::mem::replace(&mut sock.short, Short::New);
+            self.starving -= usize::from(before == Short::Starves);
         }
         queued
     }

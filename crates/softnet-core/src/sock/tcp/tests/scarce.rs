@@ -89,15 +89,29 @@ fn a_writer_without_memory_is_told_when_there_is_some() {
     world.room = none;
     assert_eq!(world.write(client, b"late"), Err(CallError::WouldBlock));
     assert!(!world.ready(client)[1]);
+    assert_eq!(world.write(client, b"late"), Err(CallError::WouldBlock));
     world.wait(100_000_000);
     assert!(!world.ready(client)[1], "others hold all of it still");
+    assert_eq!(world.shard.starving, 1);
     world.room = some;
     world.wait(10_000_000);
     assert!(world.ready(client)[1]);
+    assert_eq!(world.shard.starving, 0);
     assert_eq!(world.write(client, b"late"), Ok(4));
     world.room = SockMem::new(1 << 20).room(0);
     world.wait(1_000_000_000);
     assert_eq!(world.read(server, 9).unwrap(), b"late");
+
+    // One that ends meanwhile is counted no more, and its end is seen.
+    world.room = none;
+    assert_eq!(world.write(client, b"late"), Err(CallError::WouldBlock));
+    enter!(&mut world, |shard, ctx, env, _listeners, out| {
+        shard.enter(ctx, env, out, client.index, |conn, cx| conn.abort(cx, Some(Error::ConnectionReset)));
+    });
+    world.deliver();
+    assert!(world.ready(client)[1]);
+    assert_eq!(world.shard.starving, 0);
+    world.room = SockMem::new(1 << 20).room(0);
     world.end();
 }
 
