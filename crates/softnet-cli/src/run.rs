@@ -1,9 +1,7 @@
 //! `softnet run`: a stack from a configuration file, until a signal ends it.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 use softnet::config::Config;
 use softnet::control::Reloaded;
@@ -167,7 +165,7 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
         "{name}: running{instead}: {summary}; `softnet show stats --name {}`\n",
         shown_name(&name, &path)
     ));
-    while next_signal(&signals) == Signal::HUP.as_raw() {
+    while signals.wait(None) == Some(Signal::HUP.as_raw()) {
         match stack.view().reload() {
             Ok(done) => log::say(Level::Info, format_args!("configuration read again: {}", told(&done))),
             Err(error) => log::say(Level::Error, format_args!("configuration read again: {error}")),
@@ -176,7 +174,7 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
     supervisor::stopping();
     // A second signal ends it at once, without a tidy end.
     std::thread::spawn(move || {
-        while next_signal(&signals) == Signal::HUP.as_raw() {}
+        while signals.wait(None) == Some(Signal::HUP.as_raw()) {}
         std::process::exit(1);
     });
     stack.stop();
@@ -214,31 +212,7 @@ fn told(done: &Reloaded) -> String {
     if done.changes.len() > 1 { format!("\n{lines}") } else { lines }
 }
 
-/// Waits for a signal.
-fn next_signal(signals: &Signals) -> i32 {
-    loop {
-        let _ = poll(&mut [PollFd::new(signals, PollFlags::IN)], None);
-        if let Some(signal) = signals.taken() {
-            return signal;
-        }
-    }
-}
-
 /// How `softnet show --name` finds the instance.
 fn shown_name(name: &str, path: &std::path::Path) -> String {
     if path == softnet::config::socket_path(name) { name.into() } else { path.display().to_string() }
-}
-
-/// Waits for a signal, at most for `timeout`. Says whether one came.
-pub(crate) fn wait(signals: &Signals, timeout: Option<Duration>) -> bool {
-    let timeout =
-        timeout.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
-    // A poll that fails or is interrupted has found nothing; without a time-out it is tried again.
-    loop {
-        let _ = poll(&mut [PollFd::new(signals, PollFlags::IN)], timeout.as_ref());
-        let came = signals.taken().is_some();
-        if came || timeout.is_some() {
-            return came;
-        }
-    }
 }

@@ -13,8 +13,6 @@ use std::time::Duration;
 use softnet::log::{self, Level};
 use softnet_dev::process::Signals;
 
-use crate::run;
-
 /// How long one that can't start waits before it says so by its end.
 const BETWEEN_STARTS: Duration = Duration::from_secs(1);
 
@@ -28,7 +26,7 @@ pub(crate) fn ready(status: &str, took_over: bool) {
 /// so that it tries once a second. A signal ends that.
 pub(crate) fn pause(signals: &Signals) {
     if std::env::var_os("NOTIFY_SOCKET").is_some() {
-        run::wait(signals, Some(BETWEEN_STARTS));
+        signals.wait(Some(BETWEEN_STARTS));
     }
 }
 

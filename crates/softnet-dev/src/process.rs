@@ -8,7 +8,9 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// SIGINT and SIGTERM as a descriptor that becomes readable (signalfd(2)).
@@ -49,6 +51,20 @@ impl Signals {
         }
         // SAFETY: the kernel just gave us this descriptor, and no other code has it.
         Ok(Signals { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
+    }
+
+    /// Waits for a signal, at most for `timeout`: its number, if one came.
+    pub fn wait(&self, timeout: Option<Duration>) -> Option<i32> {
+        let timeout = timeout
+            .map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
+        // A poll that fails or is interrupted has found nothing; without a time-out it is tried again.
+        loop {
+            let _ = poll(&mut [PollFd::new(self, PollFlags::IN)], timeout.as_ref());
+            let came = self.taken();
+            if came.is_some() || timeout.is_some() {
+                return came;
+            }
+        }
     }
 
     /// The number of a signal that came, each once.

@@ -23,9 +23,9 @@ use softnet_dev::process::Signals;
 use softnet_dev::userns;
 use udp_kv::{SoftnetSockets, Waiting};
 
+use crate::Failure;
 use crate::instance::{self, Instance, Running};
 use crate::text::print;
-use crate::{Failure, run};
 use flow::{Flows, Ip};
 use kv::{Kv, KvRow};
 use live::Live;
@@ -105,7 +105,7 @@ pub(crate) fn demo(args: &Demo) -> Result<(), Failure> {
         .map_err(|error| Failure::of("entering the router's namespace", error))?
         .map_err(|error| Failure::of("starting softnet", error))?;
     let summary = serve(&router).and_then(|served| {
-        let interrupted = |_: &Flows, wait| run::wait(&signals, Some(wait));
+        let interrupted = |_: &Flows, wait| signals.wait(Some(wait)).is_some();
         exchange(&topology, &*router, served, args.duration, progress, interrupted)
     });
     router.stop();

@@ -17,8 +17,8 @@ use udp_kv::{SoftnetSockets, Waiting};
 
 use super::LONGEST_WAIT;
 use super::stream::{SoftnetNet, Streams};
+use crate::Failure;
 use crate::instance::{self, Instance, Running};
-use crate::{Failure, run};
 
 /// What is to be ended, unless it was ended already.
 type Parts = Mutex<Option<Arc<Running>>>;
@@ -50,7 +50,7 @@ impl OwnStack {
         let parts = Arc::new(Mutex::new(Some(running)));
         let stack = OwnStack { handle, parts: parts.clone() };
         let interrupted = move || {
-            run::wait(&signals, None);
+            signals.wait(None);
             // First: threads whose sockets are gone have something to say as well.
             eprintln!("error: interrupted");
             end(&parts);
