@@ -18,6 +18,7 @@ pub mod memfd;
 pub mod netlink;
 pub mod netns;
 pub mod packet;
+mod patience;
 pub mod pi_mutex;
 pub mod process;
 pub mod rx_class;

@@ -13,13 +13,12 @@ use rustix::fs::{Mode, OFlags};
 use super::TapConfig;
 use super::error::TapError;
 use crate::netlink::{Link, Netlink};
+use crate::patience::Patience;
 use crate::sys_error::{SysError, SysResult};
 use crate::vnet;
 
-/// How often, and how far apart, a TAP is asked for that is open still: a program that had it may
-/// have just ended.
-const BUSY_TRIES: u32 = 40;
-const BUSY_PAUSE: Duration = Duration::from_millis(5);
+/// How long a TAP is asked for that is open still: a program that had it may have just ended.
+const BUSY: Patience = Patience { tries: 39, pause: Duration::from_millis(5) };
 
 /// Packets that may wait for softnet in each queue. With the kernel's 1000 a thousand TCP
 /// connections lose packets.
@@ -188,13 +187,9 @@ fn attach(fd: &OwnedFd, name: &str, flag: libc::c_int) -> SysResult<()> {
         *to = from as libc::c_char;
     }
     let what = "open a queue of a TAP";
-    for _ in 1..BUSY_TRIES {
-        match pointer(fd, libc::TUNSETIFF, &mut request, what) {
-            Err(error) if error.errno() == Some(libc::EBUSY) => std::thread::sleep(BUSY_PAUSE),
-            other => return other.map_err(|error| error.needs("CAP_NET_ADMIN")),
-        }
-    }
-    pointer(fd, libc::TUNSETIFF, &mut request, what)
+    let is_busy = |error: &SysError| error.errno() == Some(libc::EBUSY);
+    let opened = BUSY.exert(is_busy, || pointer(fd, libc::TUNSETIFF, &mut request, what));
+    opened.map_err(|error| error.needs("CAP_NET_ADMIN"))
 }
 
 /// An ioctl whose argument is a pointer to `value`, of the type that it wants.

@@ -16,6 +16,7 @@ use super::refusal;
 use crate::bpf::{KernelFn, LruMap, Map, Program, Set, XdpLink, XdpMode};
 use crate::netlink::Link;
 use crate::netns::NetNs;
+use crate::patience::Patience;
 use crate::sys_error::{SysError, SysResult};
 
 /// Multicast groups that may be joined on a device.
@@ -24,9 +25,8 @@ const MAX_GROUPS: u32 = 4096;
 /// Fragmented datagrams on their way to shared addresses that are remembered.
 const MAX_FRAGMENTED: u32 = 1024;
 
-/// How long another program that is attached is waited for: tries, and the pause between them.
-const ATTACH_TRIES: u32 = 100;
-const ATTACH_PAUSE: Duration = Duration::from_millis(2);
+/// How long another program that is attached is waited for.
+const ATTACH: Patience = Patience { tries: 100, pause: Duration::from_millis(2) };
 
 /// A device's program and the map that leads it to the sockets.
 pub(crate) struct Attachment {
@@ -82,14 +82,7 @@ impl Driver {
 /// Attaches it, and waits while another is: that of an instance that was killed goes a moment after its process
 /// ([`crate::closer`]).
 fn attach(program: &Program, ifindex: u32, mode: XdpMode) -> SysResult<XdpLink> {
-    let once = || XdpLink::attach(program, ifindex, mode);
-    for _ in 0..ATTACH_TRIES {
-        match once() {
-            Err(error) if refusal::is_occupied(&error) => std::thread::sleep(ATTACH_PAUSE),
-            other => return other,
-        }
-    }
-    once()
+    ATTACH.exert(refusal::is_occupied, || XdpLink::attach(program, ifindex, mode))
 }
 
 impl Attachment {

@@ -21,11 +21,12 @@ use rustix::net::xdp::{
 use softnet_core::skb::{FRAME_SIZE, Region};
 
 use super::socket::{Sockets, Xsk};
+use crate::patience::Patience;
 use crate::sys_error::{SysError, SysResult};
 
-/// How long a bind waits for the queue to become free: tries, and the pause between them.
-const BIND_TRIES: u32 = 50;
-const BIND_PAUSE: Duration = Duration::from_millis(3);
+/// How long a bind waits for the queue to become free. The kernel gives up a closed socket's queue only in a work item
+/// after an RCU grace period (`xp_put_pool`), 7 to 44 ms later, so a device that is opened again at once would be refused.
+const BIND: Patience = Patience { tries: 50, pause: Duration::from_millis(3) };
 
 /// A region's registration with AF_XDP: made when the first device is opened, shared by the sockets of all, and made
 /// afresh when none of them lives.
@@ -180,16 +181,9 @@ pub(super) fn program() -> String {
     std::env::current_exe().map_or_else(|_| "<program>".into(), |path| path.display().to_string())
 }
 
-/// Repeats while the queue is busy. The kernel gives up a closed socket's queue only in a work item after an RCU
-/// grace period (`xp_put_pool`), 7 to 44 ms later, so a device that is opened again at once would be refused.
-fn patiently(mut bind: impl FnMut() -> rustix::io::Result<()>) -> rustix::io::Result<()> {
-    for _ in 0..BIND_TRIES {
-        match bind() {
-            Err(Errno::BUSY) => std::thread::sleep(BIND_PAUSE),
-            other => return other,
-        }
-    }
-    bind()
+/// Repeats while the queue is busy.
+fn patiently(bind: impl FnMut() -> rustix::io::Result<()>) -> rustix::io::Result<()> {
+    BIND.exert(|errno| *errno == Errno::BUSY, bind)
 }
 
 fn bind_error(to: Binding, errno: Errno) -> SysError {
