@@ -14,7 +14,12 @@ pub(crate) fn close(open: OpenDevice, ctx: &mut SoftnetData) {
 
 /// Whether the doorbell rings now.
 pub(crate) fn rings(bell: &dyn Doorbell) -> bool {
-    let mut fds = [PollFd::from_borrowed_fd(bell.fd(), PollFlags::IN)];
+    is_ready(bell, PollFlags::IN)
+}
+
+/// Whether the doorbell's descriptor is ready for any of `events` now.
+pub(crate) fn is_ready(bell: &dyn Doorbell, events: PollFlags) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(bell.fd(), events)];
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
 }
 

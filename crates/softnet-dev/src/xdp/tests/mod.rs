@@ -5,12 +5,12 @@ use std::os::fd::AsFd;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::PollFlags;
 use rustix::thread::CapabilitySet;
 use softnet_core::skb::{Batch, CacheSizes, DropReason, Region, Skb};
 
 use super::*;
-use crate::device::{DeviceInfo, Doorbell, LinkState};
+use crate::device::{DeviceInfo, LinkState};
 use crate::ethtool::Ethtool;
 use crate::memfd::MemfdMemory;
 use crate::netns::NetNs;

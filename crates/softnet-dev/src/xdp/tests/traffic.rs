@@ -3,6 +3,7 @@
 use std::os::fd::AsRawFd;
 
 use super::*;
+use crate::testing::{is_ready, rings};
 
 fn echo_in_mode(mode: Mode) -> Option<(DeviceInfo, Vec<usize>)> {
     let world = World::new()?;
@@ -140,16 +141,6 @@ fn the_answer_to_softnets_own_request_arrives() {
     world.assert_whole(&mut ctx);
 }
 
-fn ready(doorbell: &Arc<dyn Doorbell>, events: PollFlags) -> bool {
-    let fd = doorbell.fd();
-    let mut fds = [PollFd::new(&fd, events)];
-    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
-}
-
-fn readable(doorbell: &Arc<dyn Doorbell>) -> bool {
-    ready(doorbell, PollFlags::IN)
-}
-
 #[test]
 fn the_doorbell_rings_while_there_are_packets() {
     let Some(world) = World::new() else { return };
@@ -161,20 +152,20 @@ fn the_doorbell_rings_while_there_are_packets() {
     echo(&mut device, &mut ctx, std::slice::from_ref(&socket), softnet(0));
     until("quiet", || serve(&mut device, &mut ctx, softnet(0)) == [0]);
     let doorbell = device.rx[0].doorbell();
-    assert!(!doorbell.pending() && !readable(&doorbell));
-    assert!(!ready(&doorbell, PollFlags::OUT), "packets that were sent would wake what waits");
+    assert!(!doorbell.pending() && !rings(&*doorbell));
+    assert!(!is_ready(&*doorbell, PollFlags::OUT), "packets that were sent would wake what waits");
     socket.send_to(b"ring", (softnet(0), 7)).unwrap();
     until("ring", || doorbell.pending());
-    assert!(readable(&doorbell));
+    assert!(rings(&*doorbell));
     until("answered", || serve(&mut device, &mut ctx, softnet(0)) == [1]);
-    assert!(!doorbell.pending() && !readable(&doorbell));
+    assert!(!doorbell.pending() && !rings(&*doorbell));
 
     // It may outlive its queue, and is silent then, though packets were waiting.
     socket.send_to(b"ring", (softnet(0), 7)).unwrap();
     until("ring", || doorbell.pending());
     close(device, &mut ctx);
     assert_eq!(ctx.stats().drops(0, DropReason::Shutdown), 1);
-    assert!(!doorbell.pending() && !readable(&doorbell));
+    assert!(!doorbell.pending() && !rings(&*doorbell));
     world.assert_whole(&mut ctx);
 }
 
