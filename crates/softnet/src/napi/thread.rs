@@ -77,14 +77,13 @@ impl PollThread {
         if let Some(cpu) = self.cpu {
             let mut cpus = rustix::thread::CpuSet::new();
             cpus.set(cpu as usize);
-            match rustix::thread::sched_setaffinity(None, &cpus) {
-                Ok(()) => {}
-                // As in the systemd unit that softnet comes with.
-                Err(Errno::PERM) => warn(format_args!(
-                    "{} runs unpinned: a filter of system calls forbids it (under systemd: SystemCallFilter=sched_setaffinity)",
-                    self.name
-                )),
-                Err(error) => warn(format_args!("{} runs unpinned: CPU {cpu}: {error}", self.name)),
+            if let Err(error) = rustix::thread::sched_setaffinity(None, &cpus) {
+                // Of the systemd unit that softnet comes with.
+                let filtered = match error {
+                    Errno::PERM => "; under systemd, SystemCallFilter=sched_setaffinity allows it",
+                    _ => "",
+                };
+                warn(format_args!("{} runs unpinned: CPU {cpu}: {error}{filtered}", self.name));
             }
         }
         if let Some(policy) = self.policy
