@@ -65,7 +65,7 @@ impl Weather {
 /// Who sends.
 pub(super) enum Sender {
     /// Its stack is kept for as long as the path is.
-    Softnet(Softnet, #[expect(dead_code, reason = "ends when it is dropped")] Stack),
+    Softnet(Softnet, Stack),
     Kernel(Kernel),
 }
 

@@ -78,9 +78,18 @@ pub(crate) struct TcpStreams {
     /// What the streams go by
     #[arg(long, value_enum, default_value = "both")]
     device: Device,
+    /// Only these cases, to profile one
+    #[arg(long = "case", value_name = "CASE", value_delimiter = ',')]
+    cases: Vec<String>,
+    /// Only with so many streams
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    streams: Option<u16>,
+    /// Only in this direction
+    #[arg(long, value_enum)]
+    direction: Option<Direction>,
 }
 
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, clap::ValueEnum)]
 pub(super) enum Direction {
     Send,
     Recv,
@@ -278,13 +287,16 @@ impl TcpStreams {
             false => (Duration::from_millis(500), Duration::from_secs(2)),
         };
         let mut cases = Vec::new();
-        for n in [1, 4] {
-            for direction in [Direction::Send, Direction::Recv] {
+        let asked = |direction: &Direction| self.direction.is_none_or(|only| only == *direction);
+        for n in self.streams.map_or(vec![1, 4], |n| vec![usize::from(n)]) {
+            for direction in [Direction::Send, Direction::Recv].into_iter().filter(asked) {
                 // With `mem` both ends are the same kind.
                 for (of, device, rig) in
                     rigs.iter().filter(|(_, device, _)| direction == Direction::Send || *device != "mem")
                 {
-                    for (case, way) in of {
+                    let asked =
+                        |case: &&str| self.cases.is_empty() || self.cases.iter().any(|only| only == case);
+                    for (case, way) in of.iter().filter(|(case, _)| asked(case)) {
                         let params = vec![
                             ("device", json!(device)),
                             ("streams", json!(n)),

@@ -72,16 +72,18 @@ struct RfcCurve {
 }
 
 impl RfcCurve {
-    /// 4.6, 4.7.
+    /// 4.6, 4.7. The reduced window keeps its part below one packet: of a small window, as on a path
+    /// of a short round trip, it is some percent.
     fn ssthresh(&mut self, cwnd: u32) -> u32 {
-        let window = u64::from(cwnd) << 16;
+        let window = (u64::from(cwnd) << 16) + u64::from(self.frac);
         // Fast convergence: a flow that did not get back to its maximum gives way.
         self.w_max = if window < self.w_max { window * 17 / 20 } else { window };
         self.cwnd_prior = cwnd;
         self.epoch = None;
-        self.frac = 0;
         self.timed_out = false;
-        ((u64::from(cwnd) * 7 / 10) as u32).max(2)
+        let reduced = window * 7 / 10;
+        self.frac = (reduced & 0xffff) as u32;
+        ((reduced >> 16) as u32).max(2)
     }
 
     /// `W_cubic(t)` (4.2), Q16.
@@ -309,6 +311,14 @@ mod tests {
         assert_eq!(curve.w_max >> 16, 68);
         assert_eq!(curve.ssthresh(90), 63);
         assert_eq!(curve.w_max >> 16, 90);
+    }
+
+    #[test]
+    fn a_reduced_window_keeps_its_part_below_one_packet() {
+        // 43.9 packets, of which 0.7 are 30.73.
+        let mut curve = RfcCurve { frac: 0x1_0000 / 10 * 9, ..RfcCurve::default() };
+        assert_eq!(curve.ssthresh(43), 30);
+        assert_eq!(curve.frac * 100 >> 16, 72);
     }
 
     #[test]
