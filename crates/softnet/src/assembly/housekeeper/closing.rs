@@ -2,7 +2,7 @@
 //!
 //! The housekeeper's thread calls it. Invariant: frames that a queue had are home before its device is open anew.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use softnet_core::SoftnetData;
 use softnet_core::skb::DropReason;
@@ -10,15 +10,15 @@ use softnet_core::skb::DropReason;
 use super::Housekeeper;
 use crate::device::OpenParts;
 use crate::napi::Input;
+use crate::tx::NetdevQueue;
 use crate::util::lock;
 
 impl Housekeeper {
     /// Closes a device: it is not polled any more, its frames go home, its neighbours are forgotten.
     pub(crate) fn close(&mut self, dev: u16) {
         self.vlans(dev).into_iter().for_each(|vlan| self.close(vlan));
-        if let Some(mut closing) = self.detach(dev) {
-            closing.close_queues(&mut self.ctx);
-            self.closed(&closing);
+        if let Some(closing) = self.detach(dev) {
+            self.close_queues(vec![closing]).iter().for_each(|closed| self.closed(closed));
         }
     }
 
@@ -50,6 +50,32 @@ impl Housekeeper {
         Some(Closing { dev, live, rx })
     }
 
+    /// Gives the queues of devices back: frames that the kernel has come home. The kernel has each socket and program
+    /// wait until no CPU can use it any more, 10 to 20 ms: side by side these are the time of a few, and a supervisor
+    /// that starts softnet again waits for them, as does the next configuration of a device.
+    fn close_queues(&mut self, mut closing: Vec<Closing>) -> Vec<Closing> {
+        let mut parts = Vec::new();
+        for Closing { live, rx, .. } in &mut closing {
+            let (mut rx, mut tx) = (rx.drain(..), live.tx.queues.iter().cloned());
+            loop {
+                match (rx.next(), tx.next()) {
+                    (None, None) => break,
+                    (rx, tx) => parts.push(Part::Queue(rx, tx)),
+                }
+            }
+            parts.push(Part::Device(live.clone()));
+        }
+        let shared = self.shared.clone();
+        side_by_side(parts, &mut self.ctx, &|| shared.context(), &|part, ctx| match part {
+            Part::Device(live) => live.device.closing(),
+            Part::Queue(rx, tx) => {
+                rx.into_iter().for_each(|rx| rx.close(ctx));
+                tx.into_iter().for_each(|tx| tx.close(ctx));
+            }
+        });
+        closing
+    }
+
     /// A device's queues are closed.
     fn closed(&mut self, Closing { dev, live, .. }: &Closing) {
         let dev = *dev;
@@ -76,20 +102,8 @@ impl Housekeeper {
             .into_iter()
             .for_each(|vlan| self.close(vlan));
         let closing: Vec<_> = all.filter_map(|dev| self.detach(dev)).collect();
-        // The kernel has each socket and program wait until no CPU can use it any more, 10 to 20 ms: side by side
-        // these are the time of a few, and a supervisor that starts softnet again waits for them.
+        let closed = self.close_queues(closing);
         let shared = self.shared.clone();
-        let closed = Mutex::new(Vec::with_capacity(closing.len()));
-        let devices = closing.iter().map(|closing| Part::Device(closing.live.clone()));
-        let parts = devices.collect::<Vec<_>>().into_iter().chain(closing.into_iter().map(Part::Queues));
-        side_by_side(parts.collect(), &mut self.ctx, &|| shared.context(), &|part, ctx| match part {
-            Part::Device(live) => live.device.closing(),
-            Part::Queues(mut closing) => {
-                closing.close_queues(ctx);
-                lock(&closed).push(closing);
-            }
-        });
-        let closed = closed.into_inner().unwrap_or_else(PoisonError::into_inner);
         closed.iter().for_each(|closed| self.closed(closed));
         side_by_side(closed, &mut self.ctx, &|| shared.context(), &|closed, _| drop(closed));
         self.shared.slow_path(&mut self.ctx, |slow, ctx, _, _| slow.shutdown(ctx));
@@ -107,15 +121,8 @@ struct Closing {
 /// What is done of a device by one thread.
 enum Part {
     Device(Arc<OpenParts>),
-    Queues(Closing),
-}
-
-impl Closing {
-    /// Gives its queues back: frames that the kernel has come home to `ctx`.
-    fn close_queues(&mut self, ctx: &mut SoftnetData) {
-        self.rx.drain(..).for_each(|rx| rx.close(ctx));
-        self.live.tx.queues.iter().for_each(|queue| queue.close(ctx));
-    }
+    /// What comes in by a queue, and what leaves by it.
+    Queue(Option<Input>, Option<Arc<NetdevQueue>>),
 }
 
 /// Does `one` with each of `all`, in threads of their own as far as there are any to be had; each with a context of its own.
@@ -125,7 +132,7 @@ fn side_by_side<T: Send>(
     context: &(dyn Fn() -> SoftnetData + Sync),
     one: &(dyn Fn(T, &mut SoftnetData) + Sync),
 ) {
-    const THREADS: usize = 16;
+    const THREADS: usize = 32;
     let threads = all.len().min(THREADS);
     let all = Mutex::new(all);
     let next = || lock(&all).pop();
