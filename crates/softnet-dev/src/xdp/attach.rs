@@ -21,6 +21,8 @@ use crate::sys_error::{SysError, SysResult};
 
 /// Multicast groups that may be joined on a device.
 const MAX_GROUPS: u32 = 4096;
+/// VLANs that may be added while a device is open.
+const MORE_VLANS: u32 = 1024;
 
 /// Fragmented datagrams on their way to shared addresses that are remembered.
 const MAX_FRAGMENTED: u32 = 1024;
@@ -144,7 +146,7 @@ impl Attachment {
         queues: u32,
         mode: XdpMode,
     ) -> SysResult<Self> {
-        let vlans = VlanSet::new("softnet_vlans", filter.vlans().len().max(1) as u32)?;
+        let vlans = VlanSet::new("softnet_vlans", filter.vlans().len() as u32 + MORE_VLANS)?;
         filter.vlans().iter().try_for_each(|vlan| vlans.insert(vlan))?;
         Ok(Attachment {
             sockets: Map::xsk(queues)?,
@@ -210,6 +212,8 @@ impl Attachment {
     pub(super) fn replace(&self, filter: &ClaimFilter) -> SysResult<()> {
         let link = self.link();
         let Some(link) = &*link else { return Ok(()) };
+        // Before the program looks for them. Those that were there stay.
+        filter.vlans().iter().try_for_each(|vlan| self.vlans.insert(vlan))?;
         let program = match &self.driver {
             Some(driver) => match driver.load(filter, self.maps()) {
                 Ok(Some(program)) => program,

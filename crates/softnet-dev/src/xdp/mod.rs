@@ -127,6 +127,15 @@ pub struct XdpConfig {
 }
 
 impl XdpConfig {
+    /// The slots of each ring, if there are so many RX queues: see [`max_posted`](Self::max_posted).
+    pub fn fitting_ring(&self, rx_queues: usize) -> u32 {
+        let mut ring = self.ring;
+        while rx_queues * ring as usize > self.max_posted && ring > MIN_RING {
+            ring /= 2;
+        }
+        ring
+    }
+
     /// `interface` with 2048 slots a ring, in the best mode, claiming only what is to be forwarded.
     pub fn new(interface: impl Into<String>) -> Self {
         XdpConfig {

@@ -90,10 +90,7 @@ pub(super) fn prepare(
     // A driver that does not tell has some of these in use, but at least one; on a TX queue that is
     // not in use the kernel would let packets lie without a word.
     let (rx_queues, tx_queues) = control.channels().unwrap_or((link.rx_queues, 1));
-    let mut ring = cfg.ring;
-    while rx_queues as usize * ring as usize > cfg.max_posted && ring > MIN_RING {
-        ring /= 2;
-    }
+    let ring = cfg.fitting_ring(rx_queues as usize);
     let driver = Ethtool::new(link.index).and_then(|ethtool| ethtool.driver()).unwrap_or_default();
     Ok(Prepared {
         netlink,

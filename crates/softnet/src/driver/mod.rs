@@ -249,6 +249,22 @@ pub trait Opener: Send {
         }
     }
 
+    /// Gets ready for a device of `driver`, which may be of another kind than those that it opens.
+    /// What opens any device that it is asked for is ready for all.
+    ///
+    /// # Errors
+    /// Why it can't open such devices.
+    fn prepare(&mut self, _driver: &DeviceDriver) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    /// Device `dev` is of `driver` from now on, which it was [prepared](Self::prepare) for: the
+    /// device is new, or not open.
+    fn assign(&mut self, _dev: u16, _driver: &DeviceDriver) {}
+
+    /// Device `dev` is closed, and not to be opened again before it is configured again.
+    fn forget(&mut self, _dev: u16) {}
+
     /// Where its devices look up the ports that sockets have open, if they do.
     fn ports(&self) -> Option<Arc<dyn Ports>> {
         None
@@ -272,7 +288,11 @@ where
 
 /// What opens the devices of a stack, each by its driver.
 pub(crate) struct Openers {
+    region: Arc<Region>,
     all: Vec<Box<dyn Opener>>,
+    /// Which of them is for the drivers of a type: an opener knows the values of its own driver
+    /// only, and a name may be taken twice.
+    of_type: BTreeMap<TypeId, usize>,
     /// For each device which of them opens it.
     of: Vec<usize>,
 }
@@ -280,24 +300,25 @@ pub(crate) struct Openers {
 impl Openers {
     /// For devices on `region` with `drivers`, in the order of their indices.
     pub(crate) fn new(region: &Arc<Region>, drivers: &[&DeviceDriver]) -> Result<Self, DeviceError> {
-        let mut openers = Openers { all: Vec::new(), of: Vec::new() };
-        // By type, since an opener knows the values of its own driver only; a name may be taken
-        // twice.
-        let mut of_type = BTreeMap::new();
+        let (all, of_type, of) = Default::default();
+        let mut openers = Openers { region: region.clone(), all, of_type, of };
         for driver in drivers {
-            let kind = driver.kind();
-            let at = match of_type.get(&kind) {
-                Some(at) => *at,
-                None => {
-                    let devices = drivers.iter().filter(|other| other.kind() == kind).count();
-                    openers.all.push(driver.opener(region, devices)?);
-                    of_type.insert(kind, openers.all.len() - 1);
-                    openers.all.len() - 1
-                }
-            };
+            let devices = drivers.iter().filter(|other| other.kind() == driver.kind()).count();
+            let at = openers.of_kind(driver, devices)?;
             openers.of.push(at);
         }
         Ok(openers)
+    }
+
+    /// Which of them is for `driver`, made for so many devices if there is none yet.
+    fn of_kind(&mut self, driver: &DeviceDriver, devices: usize) -> Result<usize, DeviceError> {
+        if let Some(at) = self.of_type.get(&driver.kind()) {
+            return Ok(*at);
+        }
+        self.all.push(driver.opener(&self.region, devices)?);
+        let at = self.all.len() - 1;
+        self.of_type.insert(driver.kind(), at);
+        Ok(at)
     }
 
     /// Has device `dev` opened by `opener`, whatever its driver is.
@@ -349,6 +370,27 @@ impl Opener for Openers {
         match self.at(device.dev) {
             Some(at) => self.all[at].set_link(device, change),
             None => Err(format!("{}: no driver is known for it", device.name).into()),
+        }
+    }
+
+    fn prepare(&mut self, driver: &DeviceDriver) -> Result<(), DeviceError> {
+        self.of_kind(driver, 1).map(|_| ())
+    }
+
+    fn assign(&mut self, dev: u16, driver: &DeviceDriver) {
+        self.forget(dev);
+        let Some(&at) = self.of_type.get(&driver.kind()) else { return };
+        let slot = usize::from(dev);
+        if self.of.len() <= slot {
+            // None of those between is opened before it is assigned, too.
+            self.of.resize(slot + 1, at);
+        }
+        self.of[slot] = at;
+    }
+
+    fn forget(&mut self, dev: u16) {
+        if let Some(at) = self.at(dev) {
+            self.all[at].forget(dev);
         }
     }
 

@@ -117,6 +117,10 @@ impl Opener for PacketOpener {
         Ok(open)
     }
 
+    fn forget(&mut self, dev: u16) {
+        self.own.remove(&dev);
+    }
+
     fn addresses_changed(&mut self, device: &OpenRequest<'_>) {
         if let Some(own) = self.own.get(&device.dev) {
             let conflict = own.replace(&addresses(device)).filter(|_| !device.force);

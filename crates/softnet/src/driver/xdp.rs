@@ -1,6 +1,7 @@
 //! `driver = "xdp"`: AF_XDP on an interface of the kernel. All devices of a stack are on one registered region.
 
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -106,27 +107,36 @@ impl Driver for Xdp {
 /// Opens AF_XDP devices, all on one registered region, in the network namespace of the thread it is used on.
 pub struct XdpOpener {
     umem: Arc<Umem>,
-    /// Frames that each device may keep posted.
+    /// Frames that each device may keep posted, and that all may.
     max_posted: usize,
+    max_all: usize,
+    /// Those that each one may have posted, by index.
+    posted: BTreeMap<u16, usize>,
     ports: Arc<OpenPorts>,
     claims: Vec<Option<Claims>>,
 }
 
 impl XdpOpener {
     /// For `devices` devices on `region`. Together they may keep half of its frames posted: the rest is for what is sent,
-    /// what waits for neighbours, and what softnet has to say itself.
+    /// what waits for neighbours, and what softnet has to say itself. More devices share what these leave of it.
     pub fn new(region: &Arc<Region>, devices: usize) -> std::io::Result<Self> {
         let ports = Arc::new(OpenPorts::new()?);
-        let max_posted = region.frame_count() as usize / 2 / devices.max(1);
-        Ok(XdpOpener { umem: Umem::new(region.clone())?, max_posted, ports, claims: Vec::new() })
+        let max_all = region.frame_count() as usize / 2;
+        let max_posted = max_all / devices.max(1);
+        let (posted, claims) = Default::default();
+        Ok(XdpOpener { umem: Umem::new(region.clone())?, max_posted, max_all, posted, ports, claims })
     }
 
     fn config(&self, device: &OpenRequest<'_>) -> XdpConfig {
         let told = device.driver.get::<Xdp>().cloned().unwrap_or_default();
-        XdpConfig { max_posted: self.max_posted, ports: Some(self.ports.clone()), ..config(device, &told) }
+        let others = self.posted.iter().filter(|(dev, _)| **dev != device.dev).map(|(_, posted)| posted);
+        let max_posted = self.max_posted.min(self.max_all.saturating_sub(others.sum()));
+        XdpConfig { max_posted, ports: Some(self.ports.clone()), ..config(device, &told) }
     }
 
-    fn keep(&mut self, dev: u16, claims: Claims) {
+    fn keep(&mut self, dev: u16, config: &XdpConfig, open: &OpenDevice, claims: Claims) {
+        let queues = open.rx.len();
+        self.posted.insert(dev, queues * config.fitting_ring(queues) as usize);
         let slot = usize::from(dev);
         if self.claims.len() <= slot {
             self.claims.resize_with(slot + 1, || None);
@@ -168,7 +178,7 @@ impl Opener for XdpOpener {
         if !mode.starts_with("native") {
             note(format_args!("{}: {mode}", device.name));
         }
-        self.keep(device.dev, claims);
+        self.keep(device.dev, &config, &open, claims);
         Ok(open)
     }
 
@@ -180,8 +190,15 @@ impl Opener for XdpOpener {
     ) -> Result<OpenDevice, DeviceError> {
         let config = self.config(device);
         let (open, claims) = xdp::take_with_claims(&config, &self.umem, device.dev, ctx, handed)?;
-        self.keep(device.dev, claims);
+        self.keep(device.dev, &config, &open, claims);
         Ok(open)
+    }
+
+    fn forget(&mut self, dev: u16) {
+        self.posted.remove(&dev);
+        if let Some(claims) = self.claims.get_mut(usize::from(dev)) {
+            *claims = None;
+        }
     }
 
     fn addresses_changed(&mut self, device: &OpenRequest<'_>) {

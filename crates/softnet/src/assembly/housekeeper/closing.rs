@@ -79,8 +79,9 @@ impl Housekeeper {
     /// A device's queues are closed.
     fn closed(&mut self, Closing { dev, live, .. }: &Closing) {
         let dev = *dev;
-        for (number, queue) in live.tx.queues.iter().enumerate() {
-            self.worker_of(dev, number).remove_tx(queue);
+        // Which one has it, another configuration may say otherwise by now.
+        for queue in &live.tx.queues {
+            self.shared.workers.iter().for_each(|worker| worker.remove_tx(queue));
         }
         self.shared.devices[usize::from(dev)].retire_counters(live);
         self.set_iface(dev, None);
