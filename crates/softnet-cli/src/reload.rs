@@ -24,8 +24,11 @@ says in the log what came of it.
 
 What can be changed: addresses, [[route]], [[neighbour]], the rules of [nat], [filter] with [[rule]] and [[set]], and of
 a device qdisc, threaded, napi_defer_hard_irqs, gro_flush_timeout, irq_suspend_timeout, gro, send_redirects, arp_notify,
-ndisc_notify and dad. A device that the file does not have any more is closed and given back; it comes back by a later
-reload. All else takes a restart: a device that is new, [stack], [tcp], [control], the size of tables.
+ndisc_notify and dad. A device that is new is added, also a VLAN; one that the file does not have any more is closed and
+given back, and comes back by a later reload. Of a device of driver xdp or packet the driver and its keys, and of all but
+VLANs workers, partial_csum, rp_filter, tx_queue_len, xps_cpus and xps_rxqs, have it opened anew: it loses what is on its
+way by it, others lose nothing. All else takes a restart: keys of a TAP or a VLAN, rss, steering, processing_cpu,
+rps_cpus, rps_flow_cnt, [stack], [tcp], [control], the size of tables.
 
 Only what the file says otherwise than when it was read last is changed. So what `softnet route`, `addr`, `neigh`, `set`,
 `qdisc` and `filter` changed stays. (A route of the file that was removed by hand is there again.)";

@@ -1,9 +1,17 @@
 //! `softnet reload`, SIGHUP, and changes in `ip`'s words, of an instance on real interfaces.
 
+use std::net::{Ipv4Addr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
 use rustix::process::Signal;
 use softnet_dev::netlink::Netlink;
+use softnet_dev::netns::NetNs;
+use softnet_testkit::{VlanEnd, VlanPort};
 
-use super::process::{World, until};
+use super::process::{Process, World, host, until};
 
 /// Runs a command on the instance: what it printed of errors, and its exit code.
 fn command(world: &World, words: &str) -> (Option<i32>, String) {
@@ -67,7 +75,7 @@ fn a_configuration_is_read_again_and_what_differs_is_applied() {
 fn an_address_that_the_kernel_has_is_refused() {
     let Some(world) = World::new() else { return };
     let mut process = world.running(&world.config("r.toml", ""));
-    let own = std::net::Ipv4Addr::new(10, 0, 0, 77);
+    let own = Ipv4Addr::new(10, 0, 0, 77);
     world.middle().run(|| Netlink::new().unwrap().add_address("s0", own, 24).unwrap()).unwrap();
     let (code, error) = command(&world, "addr add 10.0.0.77/24 dev s0");
     assert!(code == Some(1) && error.contains("s0: the kernel has 10.0.0.77, too, on s0"), "{error}");
@@ -75,8 +83,7 @@ fn an_address_that_the_kernel_has_is_refused() {
     assert_eq!(command(&world, "addr add 10.0.0.78/24 dev s0"), (Some(0), String::new()));
     assert_eq!(addresses(&world), ["10.0.0.1/24", "10.0.0.78/24"]);
     // A neighbour gets an answer from it, which what the device claims from its interface is about.
-    let client =
-        world.hosts[0].run(|| std::net::UdpSocket::bind((super::process::host(0), 0)).unwrap()).unwrap();
+    let client = world.hosts[0].run(|| UdpSocket::bind((host(0), 0)).unwrap()).unwrap();
     client.connect("10.0.0.78:9").unwrap();
     until("an ICMP port unreachable from the new address", || {
         client.send(b"?").is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
@@ -148,4 +155,184 @@ fn a_change_is_told_once_and_by_its_level() {
         let expected = [("info", (1, 1)), ("warn", (1, 0)), ("error", (0, 0))];
         assert!(expected.contains(&(level, (down, up))), "{level}: {errors}");
     }
+}
+
+/// What a new network begins with, and the host there.
+const THIRD: Ipv4Addr = Ipv4Addr::new(10, 2, 0, 2);
+
+/// Gives `ns` an interface `eth0` with the address [`THIRD`], and a route to the others.
+fn third(ns: &NetNs) {
+    let up = || {
+        let mut netlink = Netlink::new().unwrap();
+        netlink.add_address("eth0", THIRD, 24).unwrap();
+        netlink.set_up("eth0").unwrap();
+        netlink.add_route(Ipv4Addr::UNSPECIFIED, 0, Ipv4Addr::new(10, 2, 0, 1)).unwrap();
+    };
+    ns.run(up).unwrap();
+}
+
+/// Datagrams from one host to another, each sent when the one before it has arrived.
+struct Flow(Arc<AtomicBool>, JoinHandle<u32>);
+
+impl Flow {
+    /// Between the first two, of which each is known by now.
+    fn start(world: &World) -> Flow {
+        world.assert_forwards();
+        let from = world.hosts[0].run(|| UdpSocket::bind((host(0), 0)).unwrap()).unwrap();
+        let to = world.hosts[1].run(|| UdpSocket::bind((host(1), 8)).unwrap()).unwrap();
+        to.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let end = Arc::new(AtomicBool::new(false));
+        let ends = end.clone();
+        let flow = move || {
+            let mut number = 0u32;
+            while !ends.load(Ordering::Relaxed) {
+                from.send_to(&number.to_be_bytes(), (host(1), 8)).unwrap();
+                let mut buffer = [0; 8];
+                let n = to.recv(&mut buffer).unwrap_or_else(|error| panic!("{number} is lost: {error}"));
+                assert_eq!(buffer[..n], number.to_be_bytes());
+                number += 1;
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            number
+        };
+        Flow(end, std::thread::spawn(flow))
+    }
+
+    /// None was lost.
+    fn end(self) {
+        self.0.store(true, Ordering::Relaxed);
+        assert!(self.1.join().unwrap() > 0);
+    }
+}
+
+/// Waits until a datagram from the first host has reached [`THIRD`] in `ns`, and one from there it.
+fn assert_reaches(world: &World, ns: &NetNs) {
+    let first = world.hosts[0].run(|| UdpSocket::bind((host(0), 9)).unwrap()).unwrap();
+    let there = ns.run(|| UdpSocket::bind((THIRD, 9)).unwrap()).unwrap();
+    for socket in [&first, &there] {
+        socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    }
+    let mut buffer = [0; 8];
+    until("a datagram to the new network", || {
+        let _ = first.send_to(b"hello", (THIRD, 9));
+        there.recv_from(&mut buffer).is_ok_and(|(_, from)| from.ip() == host(0))
+    });
+    until("a datagram from the new network", || {
+        let _ = there.send_to(b"hello", (host(0), 9));
+        first.recv_from(&mut buffer).is_ok_and(|(_, from)| from.ip() == THIRD)
+    });
+}
+
+/// A device comes, is opened by other keys, goes and comes back while a flow between two others loses
+/// nothing.
+#[test]
+fn devices_are_added_and_changed_while_packets_pass() {
+    let Some(world) = World::new() else { return };
+    let config = world.config("r.toml", "");
+    let mut process = world.running(&config);
+    let old = std::fs::read_to_string(&config).unwrap();
+    let with = |keys: &str| {
+        let s2 = format!("\n[[device]]\nname = \"s2\"\naddresses = [\"10.2.0.1/24\"]\n{keys}\n");
+        let route = "\n[[route]]\nto = \"10.7.0.0/16\"\nvia = \"10.2.0.2\"\n";
+        let rule = "\n[[rule]]\nname = \"telnet\"\nhook = \"forward\"\nout = \"s2\"\nprotocol = \"tcp\"\n\
+                    destination_port = 23\naction = \"drop\"\n";
+        std::fs::write(&config, format!("{old}{s2}{route}{rule}")).unwrap();
+    };
+    let reload = || {
+        let (code, out, errors) = world.ask("reload");
+        assert_eq!((code, &errors[..]), (0, ""), "{out}");
+        out
+    };
+    let flow = Flow::start(&world);
+    // It is not there: nothing is changed.
+    with("ring = 256");
+    let (code, error) = command(&world, "reload");
+    assert!(code == Some(1) && error.contains("nothing was changed") && error.contains("s2"), "{error}");
+    assert_eq!(world.show("dev").as_array().unwrap().len(), 2);
+    let ns = NetNs::new().unwrap();
+    let near = || {
+        let mut netlink = Netlink::new().unwrap();
+        netlink.add_veth("s2", "eth0", (1, 1), Some(&ns)).unwrap();
+        netlink.set_up("s2").unwrap();
+    };
+    world.middle().run(near).unwrap();
+    third(&ns);
+    let out = reload();
+    assert!(out.contains("s2: added") && out.contains("filter: its rules"), "{out}");
+    assert_reaches(&world, &ns);
+    let shown = world.show("dev")[2].clone();
+    assert_eq!((&shown["name"], &shown["link"]), (&"s2".into(), &"up".into()));
+    assert_eq!(routes(&world, "10.7.0.0/16"), ["static"]);
+    assert_eq!(world.show("napi").as_array().unwrap().iter().filter(|napi| napi["dev"] == "s2").count(), 1);
+    for words in
+        ["set dev s2 threaded=threaded", "set dev s2 threaded=softirq", "addr add 10.6.0.1/24 dev s2"]
+    {
+        assert_eq!(command(&world, words), (Some(0), String::new()), "{words}");
+    }
+    assert_eq!(reload(), "nothing to change\n");
+    // Another ring, another driver.
+    for keys in ["ring = 128", "driver = \"packet\""] {
+        with(keys);
+        let out = reload();
+        assert!(out.contains("s2: opened anew"), "{keys}: {out}");
+        assert_reaches(&world, &ns);
+    }
+    assert_eq!(world.show("dev")[2]["driver"], "packet");
+    // Not any more, and by SIGHUP again, as it was first.
+    std::fs::write(&config, &old).unwrap();
+    assert!(reload().contains("s2: removed"));
+    assert_eq!((&world.show("dev")[2]["link"], routes(&world, "10.7.0.0/16")), (&"gone".into(), vec![]));
+    with("ring = 256");
+    process.signal(Signal::HUP);
+    until("the device", || process.said().contains("s2: is back"));
+    assert_reaches(&world, &ns);
+    assert_eq!(world.show("dev")[2]["driver"], "xdp");
+    flow.end();
+    let stats = world.show("stats");
+    assert_eq!(stats["leaked"], 0, "{stats}");
+    // Another process goes on with it, too.
+    let take_over = || Process::start(&["run", &config, "--take-over"]);
+    let mut next = world.middle().run(take_over).unwrap();
+    next.line("running in the place of pid");
+    assert_eq!(process.end().code(), Some(0));
+    assert_reaches(&world, &ns);
+    next.signal(Signal::TERM);
+    assert_eq!(next.end().code(), Some(0));
+}
+
+#[test]
+fn a_vlan_is_added_over_a_device_whose_packets_pass() {
+    let Some(world) = World::new() else { return };
+    if !VlanEnd::is_possible() {
+        return;
+    }
+    let config = world.config("r.toml", "");
+    let mut process = world.running(&config);
+    let ns = NetNs::new().unwrap();
+    let port = || {
+        let mut netlink = Netlink::new().unwrap();
+        netlink.add_veth("p0", "eth0", (1, 1), Some(&ns)).unwrap();
+        netlink.set_up("p0").unwrap();
+        let ports =
+            [VlanPort { ifindex: netlink.existing_link("p0").unwrap().index, tags: vec![(0x8100, 5)] }];
+        VlanEnd::attach(netlink.existing_link("eth0").unwrap().index, &ports).unwrap()
+    };
+    let _end = world.hosts[1].run(port).unwrap();
+    third(&ns);
+    let flow = Flow::start(&world);
+    let old = std::fs::read_to_string(&config).unwrap();
+    let vlan = "\n[[device]]\nname = \"s1.5\"\ndriver = \"vlan\"\nlink = \"s1\"\nid = 5\naddresses = [\"10.2.0.1/24\"]\n";
+    std::fs::write(&config, old.clone() + vlan).unwrap();
+    let (code, out, errors) = world.ask("reload");
+    assert!(code == 0 && out.contains("s1.5: added"), "{out}{errors}");
+    assert_reaches(&world, &ns);
+    assert_eq!(world.show("dev")[2]["driver"], "vlan");
+    for text in [&old, &(old.clone() + vlan)] {
+        std::fs::write(&config, text).unwrap();
+        assert_eq!(command(&world, "reload"), (Some(0), String::new()));
+    }
+    assert_reaches(&world, &ns);
+    flow.end();
+    process.signal(Signal::TERM);
+    assert_eq!(process.end().code(), Some(0));
 }

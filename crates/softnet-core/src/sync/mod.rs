@@ -18,7 +18,7 @@
 #[cfg(not(feature = "loom"))]
 pub use std::sync::{
     Arc,
-    atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+    atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
 };
 #[cfg(all(test, not(feature = "loom")))]
 pub(crate) use std::sync::{Mutex, MutexGuard};
@@ -26,7 +26,7 @@ pub(crate) use std::sync::{Mutex, MutexGuard};
 #[cfg(feature = "loom")]
 pub use loom::sync::{
     Arc,
-    atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+    atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
 };
 #[cfg(all(test, feature = "loom"))]
 pub(crate) use loom::sync::{Mutex, MutexGuard};

@@ -13,7 +13,7 @@ pub fn vlan(data: &[u8]) {
     let memory = Box::new(HeapMemory::new(Region::bytes(FRAMES, FRAMES)));
     let region = Region::new(memory, FRAMES, FRAMES).expect("room for a region");
     let mut ctx = SoftnetData::new(region, CacheSizes::default());
-    let mut group = VlanGroup::new();
+    let group = VlanGroup::new();
     group.insert(VlanProto::Dot1q, 7, 1);
     group.insert(VlanProto::Dot1ad, 7, 2);
     let mut batch = Batch::new();

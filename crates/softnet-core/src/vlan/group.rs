@@ -1,13 +1,16 @@
 //! Which VLANs of a link are received, and by which device (the kernel's `vlan_group`).
 //!
-//! Asked by the thread that receives what came by the link, batch by batch; made once. Invariant: a
-//! packet that is handed up has neither in its frame nor in its head the tag that it came with, and
-//! says that it came by the VLAN's device.
+//! Asked by the threads that receive what came by the link, batch by batch; another may add VLANs
+//! meanwhile. Invariant: a packet that is handed up has neither in its frame nor in its head the tag
+//! that it came with, and says that it came by the VLAN's device.
+
+use std::sync::OnceLock;
 
 use super::take_out;
 use crate::SoftnetData;
 use crate::ip::ethernet::{EthHeader, ethertype};
 use crate::skb::{Batch, DropReason, Skb, VlanProto};
+use crate::sync::{AtomicU16, Ordering};
 
 /// The VLAN in control information (IEEE 802.1Q section 9.6).
 const VID: u16 = 0x0fff;
@@ -15,13 +18,13 @@ const VID: u16 = 0x0fff;
 const NONE: u16 = u16::MAX;
 
 /// Devices by VLAN id.
-type Ids = Box<[u16; 1 + VID as usize]>;
+type Ids = Box<[AtomicU16]>;
 
 /// The VLANs over one device, by kind and number.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct VlanGroup {
-    customer: Option<Ids>,
-    provider: Option<Ids>,
+    customer: OnceLock<Ids>,
+    provider: OnceLock<Ids>,
 }
 
 impl VlanGroup {
@@ -30,14 +33,22 @@ impl VlanGroup {
         Self::default()
     }
 
+    /// Whether there is one.
+    #[inline(always)]
+    pub fn any(&self) -> bool {
+        self.customer.get().is_some() || self.provider.get().is_some()
+    }
+
     /// Leads VLAN `id` (of which 12 bits count) of kind `proto` to device `dev`.
-    pub fn insert(&mut self, proto: VlanProto, id: u16, dev: u16) {
+    pub fn insert(&self, proto: VlanProto, id: u16, dev: u16) {
         let ids = match proto {
             VlanProto::None => return,
-            VlanProto::Dot1q => &mut self.customer,
-            VlanProto::Dot1ad => &mut self.provider,
+            VlanProto::Dot1q => &self.customer,
+            VlanProto::Dot1ad => &self.provider,
         };
-        ids.get_or_insert_with(|| Box::new([NONE; 1 + VID as usize]))[usize::from(id & VID)] = dev;
+        let none = || (0..=VID).map(|_| AtomicU16::new(NONE)).collect();
+        // The index is all that readers get by it: what it leads to they find, or not, by themselves.
+        ids.get_or_init(none)[usize::from(id & VID)].store(dev, Ordering::Relaxed);
     }
 
     /// The device for a tag.
@@ -47,7 +58,8 @@ impl VlanGroup {
             VlanProto::Dot1q => &self.customer,
             VlanProto::Dot1ad => &self.provider,
         };
-        Some(ids.as_ref()?[usize::from(tci & VID)]).filter(|dev| *dev != NONE)
+        let dev = ids.get()?[usize::from(tci & VID)].load(Ordering::Relaxed);
+        Some(dev).filter(|dev| *dev != NONE)
     }
 
     /// Takes out of `batch` the packets of one VLAN, in order, and says which device they came by;
@@ -134,7 +146,7 @@ mod tests {
     }
 
     fn group() -> VlanGroup {
-        let mut group = VlanGroup::new();
+        let group = VlanGroup::new();
         group.insert(VlanProto::Dot1q, 5, 10);
         group.insert(VlanProto::Dot1q, 4094, 11);
         group.insert(VlanProto::Dot1ad, 5, 12);
@@ -244,7 +256,7 @@ mod tests {
             let tags = [&S[..], &outer.to_be_bytes(), &C, &inner.to_be_bytes()].concat();
             prop_assert_eq!(&batch.as_slice()[0].data()[12..20], &tags[..]);
             for (proto, id, dev) in [(VlanProto::Dot1ad, outer, 3), (VlanProto::Dot1q, inner, 4)] {
-                let mut group = VlanGroup::new();
+                let group = VlanGroup::new();
                 group.insert(proto, id, dev);
                 let (to, up) = group.next(&mut ctx, &mut batch).unwrap();
                 prop_assert!(to == dev && batch.is_empty());

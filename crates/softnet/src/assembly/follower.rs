@@ -319,7 +319,7 @@ impl Follower {
     /// Which device each interface is.
     fn find_devices(&mut self) -> SysResult<()> {
         self.devices.clear();
-        for device in &self.shared.devices {
+        for device in self.shared.devices.iter() {
             let index = device.live.load().as_ref().map(|live| live.device.info().ifindex);
             if let Some(index) = index.filter(|index| *index != 0) {
                 self.devices.insert(index, device.index);

@@ -202,13 +202,13 @@ impl Introspect {
 
     /// The devices.
     pub fn devs(&self) -> Vec<DevRow> {
-        self.shared.devices.iter().map(|dev| self.dev(dev)).collect()
+        let config = self.config.load();
+        // One that is being added is in the one before it is in the other.
+        self.shared.devices.iter().zip(&config.devices).map(|(dev, config)| self.dev(dev, config)).collect()
     }
 
-    fn dev(&self, dev: &StackDevice) -> DevRow {
+    fn dev(&self, dev: &StackDevice, config: &DeviceConfig) -> DevRow {
         let live = dev.live.load_full();
-        let config = self.config.load();
-        let config = &config.devices[usize::from(dev.index)];
         let closed = if dev.is_down() { LinkState::Down } else { LinkState::Gone };
         let link = live.as_ref().map_or(closed, |live| live.device.link());
         let info = live.as_ref().map(|live| live.device.info());
@@ -263,7 +263,7 @@ impl Introspect {
     pub fn napis(&self) -> Vec<NapiRow> {
         let now = self.shared.clock.now();
         let mut rows = Vec::new();
-        for dev in &self.shared.devices {
+        for dev in self.shared.devices.iter() {
             let Some(live) = dev.live.load_full() else { continue };
             let row = |i: &Arc<NapiInstance>| napi::row(&dev.name, dev.threaded(i.napi.queue), i, now);
             rows.extend(live.napis.iter().map(row));

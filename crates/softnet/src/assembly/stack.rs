@@ -24,12 +24,11 @@ use softnet_dev::topology;
 use super::housekeeper::take_over::Taking;
 use super::{Follower, Housekeeper, Introspect, StackBuilder};
 use crate::app::{NapiPoller, PollerError, PollerParams, RawSender};
-use crate::config::{Config, ConfigErrors, Context, MetricsConfig, MetricsListen, SteeringSettings};
+use crate::config::{Config, ConfigErrors, Context, MetricsConfig, MetricsListen};
 use crate::control::commands::commands;
 use crate::control::hand_over::{Predecessor, TakeOverError};
 use crate::control::{BindError, ControlError, Listener, Server};
-use crate::device::vlan::VlanParams;
-use crate::device::{RssSettings, StackDevice};
+use crate::device::StackDevice;
 use crate::driver::{DeviceError, Opener};
 use crate::live::print_of;
 use crate::metrics;
@@ -175,15 +174,7 @@ impl Assembly {
             .devices
             .iter()
             .enumerate()
-            .map(|(index, device)| {
-                let name = device.name.clone();
-                let qdisc = device.qdisc.clone();
-                let mut dev = StackDevice::new(index as u16, name, device.threaded, device.knobs(), qdisc);
-                dev.steering = SteeringSettings::new(device).into();
-                dev.rss = RssSettings::new(device.rss.clone()).into();
-                dev.vlan = VlanParams::of(&config, index as u16);
-                Arc::new(dev)
-            })
+            .map(|(index, _)| Arc::new(StackDevice::of(&config, index as u16)))
             .collect();
         let mut workers = Vec::new();
         for (index, cpu) in stack.workers.iter().enumerate() {

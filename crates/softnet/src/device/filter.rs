@@ -21,7 +21,7 @@ use softnet_core::sync::{AtomicBool, AtomicU64, Ordering};
 
 use super::{Netdev, TxHint, dev_queue_xmit, find_netdev};
 use crate::control::{self, ControlError, Direction, MirredAction, SetFilter, SetMirred};
-use crate::util::lock;
+use crate::util::{Appended, lock};
 
 /// Counters of an action, which any thread writes, once for a batch.
 #[derive(Debug, Default)]
@@ -192,7 +192,7 @@ impl Action {
 
 /// Changes the filter of a hook, at once; batches that are being worked on may still pass by the old one. The error says
 /// what is wrong with it, and then nothing changed.
-pub(crate) fn set(netdevs: &[Arc<Netdev>], set: &SetFilter) -> Result<(), ControlError> {
+pub(crate) fn set(netdevs: &Appended<Arc<Netdev>>, set: &SetFilter) -> Result<(), ControlError> {
     let dev = find_netdev(netdevs, &set.dev)?;
     let next = match (set.action, &set.mirred) {
         (control::Action::Del, _) => None,

@@ -16,5 +16,4 @@ pub(crate) use groups::{Groups, group_ip};
 pub(crate) use netdev::Netdev;
 pub(crate) use netdev::{OpenCache, current_cpu, find_netdev};
 pub use netdev::{TxHint, dev_queue_xmit};
-pub(crate) use rss::RssSettings;
 pub(crate) use stack_device::{OpenParts, StackDevice};

@@ -19,6 +19,7 @@ use super::filter::Hook;
 use super::vlan::VlanNetdev;
 use super::{OpenParts, StackDevice};
 use crate::control::{ControlError, Direction};
+use crate::util::Appended;
 
 /// A netdev of the stack.
 pub struct Netdev {
@@ -31,8 +32,8 @@ pub struct Netdev {
     /// Where what it received passes first, and what it is to send.
     pub(crate) ingress: Hook,
     pub(crate) egress: Hook,
-    /// The VLANs that are over it.
-    pub(crate) vlans: Option<VlanGroup>,
+    /// The VLANs that are over it; more may come.
+    pub(crate) vlans: VlanGroup,
     /// If it is one itself.
     pub(crate) vlan: Option<VlanNetdev>,
 }
@@ -41,7 +42,7 @@ impl Netdev {
     /// A netdev on `device`, without filters and VLANs.
     pub fn new(index: u16, name: String, device: Arc<StackDevice>) -> Self {
         let [ingress, egress] = [(); 2].map(|()| Hook::default());
-        Netdev { index, name, device, ingress, egress, vlans: None, vlan: None }
+        Netdev { index, name, device, ingress, egress, vlans: VlanGroup::new(), vlan: None }
     }
 
     /// Whether what it sends [passes anything](Self::to_link) before its device's queue.
@@ -61,7 +62,7 @@ impl Netdev {
 
 /// The netdev called `name`.
 pub(crate) fn find_netdev<'a>(
-    netdevs: &'a [Arc<Netdev>],
+    netdevs: &'a Appended<Arc<Netdev>>,
     name: &str,
 ) -> Result<&'a Arc<Netdev>, ControlError> {
     netdevs.iter().find(|dev| dev.name == name).ok_or_else(|| {
@@ -74,6 +75,8 @@ pub(crate) fn find_netdev<'a>(
 /// The open parts of all devices as a thread saw them last, so that a batch it sends costs no reference count. They are kept
 /// until it looks again, which it must do now and then, and before it sleeps.
 pub(crate) struct OpenCache {
+    devices: Arc<Appended<Arc<StackDevice>>>,
+    /// Of the first of them: one that was added lately is missing until it is asked for.
     lives: Vec<Cache<OpenPartsOf, Option<Arc<OpenParts>>>>,
     /// The device to be [reaped](Self::reap_idle) next.
     next: usize,
@@ -94,14 +97,26 @@ impl Deref for OpenPartsOf {
 }
 
 impl OpenCache {
-    pub(crate) fn new(devices: &[Arc<StackDevice>]) -> Self {
-        let lives = devices.iter().map(|dev| Cache::new(OpenPartsOf(dev.clone()))).collect();
-        OpenCache { lives, next: 0 }
+    pub(crate) fn new(devices: &Arc<Appended<Arc<StackDevice>>>) -> Self {
+        let mut cache = OpenCache { devices: devices.clone(), lives: Vec::new(), next: 0 };
+        cache.grow();
+        cache
+    }
+
+    /// Takes in devices that were added.
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self) {
+        let more = self.devices.iter().skip(self.lives.len());
+        self.lives.extend(more.map(|dev| Cache::new(OpenPartsOf(dev.clone()))));
     }
 
     /// Lets go of what was closed.
     #[inline]
     pub(crate) fn refresh(&mut self) {
+        if self.lives.len() < self.devices.len() {
+            self.grow();
+        }
         for live in &mut self.lives {
             live.load();
         }
@@ -110,7 +125,12 @@ impl OpenCache {
     /// The open parts of the device with index `dev`.
     #[inline]
     pub(crate) fn get(&mut self, dev: u16) -> Option<&OpenParts> {
-        self.lives.get_mut(usize::from(dev))?.load().as_deref()
+        let at = usize::from(dev);
+        if at >= self.lives.len() {
+            // What led here may be younger than the last look.
+            self.grow();
+        }
+        self.lives.get_mut(at)?.load().as_deref()
     }
 
     /// As [`dev_queue_xmit`].
@@ -123,7 +143,7 @@ impl OpenCache {
         to: TxHint,
         batch: &mut Batch,
     ) {
-        let live = self.lives.get_mut(usize::from(dev.device.index)).and_then(|live| live.load().as_deref());
+        let live = self.get(dev.device.index);
         xmit(ctx, dev, live, now, to, batch);
     }
 

@@ -21,7 +21,7 @@ use softnet_dev::{Device, QueueStats};
 use super::Groups;
 use super::rss::RssSettings;
 use super::vlan::VlanParams;
-use crate::config::{Context, InterfaceAddr, Knobs, SteeringSettings};
+use crate::config::{Config, Context, InterfaceAddr, Knobs, SteeringSettings};
 use crate::control::ControlError;
 use crate::napi::NapiInstance;
 use crate::tx::QueueWake;
@@ -144,6 +144,18 @@ impl StackDevice {
             groups: Groups::default(),
             duplicates: Mutex::default(),
             vlan: None,
+        }
+    }
+
+    /// Device `index` of `config`, not open yet.
+    pub(crate) fn of(config: &Config, index: u16) -> Self {
+        let device = &config.devices[usize::from(index)];
+        let (name, qdisc) = (device.name.clone(), device.qdisc.clone());
+        StackDevice {
+            steering: SteeringSettings::new(device).into(),
+            rss: RssSettings::new(device.rss.clone()).into(),
+            vlan: VlanParams::of(config, index),
+            ..StackDevice::new(index, name, device.threaded, device.knobs(), qdisc)
         }
     }
 

@@ -14,7 +14,7 @@ use softnet_core::ip::input::Ingress;
 use softnet_core::ip::source::RpFilter;
 use softnet_core::skb::{Batch, VlanProto};
 use softnet_core::sync::{AtomicU64, Ordering};
-use softnet_core::vlan::{self, VlanGroup};
+use softnet_core::vlan;
 use softnet_dev::{Device, DeviceInfo, LinkState, OpenDevice};
 
 use super::stack_device::Totals;
@@ -94,22 +94,17 @@ fn count(packets: &AtomicU64, bytes: &AtomicU64, batch: &Batch) {
     bytes.fetch_add(sum, Ordering::Relaxed);
 }
 
-/// The netdevs of `devices`, by index: each has one, that of a VLAN is on the device at the bottom.
-pub(crate) fn netdevs(devices: &[Arc<StackDevice>]) -> Vec<Arc<Netdev>> {
-    let mut groups: Vec<Option<VlanGroup>> = devices.iter().map(|_| None).collect();
-    for dev in devices {
-        if let Some(params) = &dev.vlan
-            && let Some(group) = groups.get_mut(usize::from(params.link))
-        {
-            group.get_or_insert_default().insert(params.proto, params.id, dev.index);
-        }
-    }
-    let mut made: Vec<Option<Arc<Netdev>>> = devices.iter().map(|_| None).collect();
+/// The netdevs of `devices`, which come after those that have the netdevs `before`, in their order:
+/// each has one, that of a VLAN is on the device at the bottom. From now on links lead what has the
+/// tag of a VLAN to it, which is not there before its netdev is appended: that is dropped.
+pub(crate) fn netdevs(before: &[Arc<Netdev>], devices: &[Arc<StackDevice>]) -> Vec<Arc<Netdev>> {
+    let mut made: Vec<Option<Arc<Netdev>>> = before.iter().cloned().map(Some).collect();
+    made.resize(before.len() + devices.len(), None);
     // Links come first: a round for each tag that a packet may have at once. (Of a checked
     // configuration none is left.)
     while made.iter().any(Option::is_none) {
-        let before = made.iter().flatten().count();
-        for (at, dev) in devices.iter().enumerate() {
+        let done = made.iter().flatten().count();
+        for (at, dev) in (before.len()..).zip(devices) {
             let vlan = match dev.vlan {
                 _ if made[at].is_some() => continue,
                 None => None,
@@ -118,15 +113,18 @@ pub(crate) fn netdevs(devices: &[Arc<StackDevice>]) -> Vec<Arc<Netdev>> {
                     None => continue,
                 },
             };
+            if let Some(VlanNetdev { params, link, .. }) = &vlan {
+                link.vlans.insert(params.proto, params.id, dev.index);
+            }
             let on = vlan.as_ref().map_or(dev, |vlan| &vlan.link.device).clone();
             let netdev = Netdev::new(dev.index, dev.name.clone(), on);
-            made[at] = Some(Arc::new(Netdev { vlans: groups[at].take(), vlan, ..netdev }));
+            made[at] = Some(Arc::new(Netdev { vlan, ..netdev }));
         }
-        if made.iter().flatten().count() == before {
+        if made.iter().flatten().count() == done {
             break;
         }
     }
-    made.into_iter().flatten().collect()
+    made.into_iter().skip(before.len()).flatten().collect()
 }
 
 impl Netdev {

@@ -370,7 +370,7 @@ impl PollContext {
     pub(super) fn handle(&mut self, at: usize, source: (RxHandler, u16, u32), batch: &mut Batch) {
         if let RxHandler::Ip(ingress) = &source.0
             && let Some(link) = self.shared.netdevs.get(usize::from(ingress.dev))
-            && link.vlans.is_some()
+            && link.vlans.any()
         {
             self.receive_vlans(at, ingress, (source.1, source.2), batch);
             if batch.is_empty() {

@@ -22,7 +22,7 @@ impl PollContext {
         batch: &mut Batch,
     ) {
         loop {
-            let group = self.shared.netdevs.get(usize::from(ingress.dev)).and_then(|dev| dev.vlans.as_ref());
+            let group = self.shared.netdevs.get(usize::from(ingress.dev)).map(|dev| &dev.vlans);
             let Some((dev, mut up)) = group.and_then(|group| group.next(&mut self.ctx, batch)) else {
                 return;
             };

@@ -35,7 +35,7 @@ use crate::control::hand_over::Giving;
 use crate::control::{ControlError, Target};
 use crate::device::{Netdev, StackDevice, TxHint, dev_queue_xmit, find_netdev, vlan};
 use crate::napi::{AutoWatch, Backlogs, NapiInstance, PollThread, WorkerShared};
-use crate::util::{Clock, Waker, lock};
+use crate::util::{Appended, Clock, Waker, lock};
 
 /// See the module.
 pub struct StackInner {
@@ -51,10 +51,11 @@ pub struct StackInner {
     pub clock: Clock,
     /// ns after which a sender may choose its TX queue anew; 0: never.
     pub txq_reselection: u64,
-    /// The devices, by index.
-    pub devices: Vec<Arc<StackDevice>>,
-    /// The netdevs, by index: those that the devices' packets come in by, and VLANs.
-    pub netdevs: Vec<Arc<Netdev>>,
+    /// The devices, by index. The housekeeper appends to them, and to the netdevs.
+    pub devices: Arc<Appended<Arc<StackDevice>>>,
+    /// The netdevs, by index: those that the devices' packets come in by, and VLANs. That of a
+    /// device is there before the device.
+    pub netdevs: Appended<Arc<Netdev>>,
     /// The workers, by index.
     pub workers: Vec<Arc<WorkerShared>>,
     /// Where packets wait for the workers that they were steered to.
@@ -117,8 +118,8 @@ impl StackInner {
             },
             clock,
             txq_reselection: u64::from(stack.txq_reselection_ms) * 1_000_000,
-            netdevs: vlan::netdevs(&devices),
-            devices,
+            netdevs: vlan::netdevs(&[], &devices).into_iter().collect(),
+            devices: Arc::new(devices.into_iter().collect()),
             workers,
             tables: Arc::new(ArcSwap::from_pointee(tables)),
             control,

@@ -221,7 +221,7 @@ impl StackInner {
 
     /// There is a queue to choose for: from now on what queues bring is measured. One worker has
     /// nothing to choose.
-    pub(super) fn enable_auto(&self) {
+    pub(crate) fn enable_auto(&self) {
         if self.workers.len() > 1 {
             self.auto.enable();
         }

@@ -2,6 +2,7 @@
 //!
 //! Knows nothing of packets, devices or the stack.
 
+mod appended;
 pub(crate) mod cgroup;
 mod clock;
 mod limit;
@@ -10,6 +11,7 @@ pub mod log;
 mod thread;
 mod wake;
 
+pub(crate) use appended::Appended;
 pub(crate) use clock::{Clock, timespec};
 pub(crate) use limit::{Limit, power, range};
 pub(crate) use lock::lock;

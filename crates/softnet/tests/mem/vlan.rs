@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use softnet::config::{DeviceConfig, InterfaceAddr, NeighbourConfig};
+use softnet::config::{Config, DeviceConfig, InterfaceAddr, NeighbourConfig};
 use softnet::driver::{Vlan, VlanProtocol};
 use softnet::net::UdpSocket;
 use softnet_core::ip::v4::arp::{ArpPacket, BROADCAST, Operation};
@@ -16,19 +16,32 @@ const TAGS: [&[u8]; 5] =
     [&[], &[], &[0x81, 0, 0, 5], &[0x88, 0xa8, 0, 7], &[0x88, 0xa8, 0, 7, 0x81, 0, 0, 9]];
 
 fn start(workers: usize) -> (World, Vec<Lane>) {
+    let setup = Setup { ports: &[1, 1], workers, known: true, ..Setup::default() };
+    setup.start_with(add_vlans)
+}
+
+/// The same, where the VLANs are added to the wires while it runs.
+fn start_and_add(workers: usize) -> (World, Vec<Lane>) {
+    let setup = Setup { ports: &[1, 1], workers, known: true, ..Setup::default() };
+    let mut config = Config::default();
+    let (world, lanes) = setup.start_with(|wires| config = wires.clone());
+    add_vlans(&mut config);
+    let changes = world.view.apply(config).unwrap().changes;
+    assert!(NAMES[2..].iter().all(|name| changes.contains(&format!("{name}: added"))), "{changes:?}");
+    (world, lanes)
+}
+
+fn add_vlans(config: &mut Config) {
     let provider = |vlan: &mut Vlan| vlan.protocol = VlanProtocol::Dot1ad;
     let vlans = [Vlan::new("mem0", 5), Vlan::new("mem0", 7).with(provider), Vlan::new("s7", 9)];
-    let setup = Setup { ports: &[1, 1], workers, known: true, ..Setup::default() };
-    setup.start_with(|config| {
-        // Links may come behind what is over them.
-        for (dev, vlan) in vlans.into_iter().enumerate().map(|(i, vlan)| (i + 2, vlan)).rev() {
-            config.devices.push(DeviceConfig::new(NAMES[dev]).with(|device| {
-                device.addresses = vec![InterfaceAddr::new(own(dev), 24).unwrap()];
-                device.driver = vlan.into();
-            }));
-            config.neighbours.push(NeighbourConfig::new(NAMES[dev], host(dev), host_mac(dev)));
-        }
-    })
+    // Links may come behind what is over them.
+    for (dev, vlan) in vlans.into_iter().enumerate().map(|(i, vlan)| (i + 2, vlan)).rev() {
+        config.devices.push(DeviceConfig::new(NAMES[dev]).with(|device| {
+            device.addresses = vec![InterfaceAddr::new(own(dev), 24).unwrap()];
+            device.driver = vlan.into();
+        }));
+        config.neighbours.push(NeighbourConfig::new(NAMES[dev], host(dev), host_mac(dev)));
+    }
 }
 
 /// The wire of a device.
@@ -64,8 +77,8 @@ fn next(lanes: &mut [Lane]) -> (usize, Vec<u8>) {
 
 #[test]
 fn packets_pass_between_vlans_and_what_has_no_tag() {
-    for workers in [1, 2] {
-        let (world, mut lanes) = start(workers);
+    for (workers, added) in [(1, false), (2, false), (1, true), (2, true)] {
+        let (world, mut lanes) = if added { start_and_add(workers) } else { start(workers) };
         let (mut sent, mut passed) = (0, [[0u64; 2]; 5]);
         for (from, to) in (0..25).map(|n| (n / 5, n % 5)).filter(|(from, to)| from != to) {
             let frames: Vec<_> =

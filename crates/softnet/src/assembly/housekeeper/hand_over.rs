@@ -50,7 +50,7 @@ impl Housekeeper {
         }
         let mut fds: Vec<OwnedFd> = Vec::new();
         let (mut devices, mut offering) = (Vec::new(), Offering::default());
-        for device in &self.shared.devices {
+        for device in self.shared.devices.iter() {
             let Some(live) = device.live.load_full() else { continue };
             if device.vlan.is_some() {
                 continue;
@@ -179,7 +179,7 @@ impl Housekeeper {
     /// What it has done, in words: its counters end with it.
     fn totals(&self) -> String {
         let (mut rx, mut tx, mut held) = (0, 0, 0);
-        for device in &self.shared.devices {
+        for device in self.shared.devices.iter() {
             let totals = device.totals();
             (rx, tx) = (rx + totals.rx.packets, tx + totals.tx.packets);
             if let Some(live) = device.live.load_full() {

@@ -106,7 +106,8 @@ impl Housekeeper {
         alone.devices.retain(|_| !absent.next().unwrap_or(false));
         alone.check_running(&available_cpus()).map_err(LiveError::Config)?;
         for (dev, device) in config.devices.iter().enumerate() {
-            let before = &self.config.devices[dev].addresses;
+            // One that is to be added is not there yet.
+            let Some(before) = self.config.devices.get(dev).map(|device| &device.addresses) else { break };
             let come: Vec<InterfaceAddr> =
                 device.addresses.iter().filter(|own| !before.contains(own)).copied().collect();
             let Some(live) = self.shared.devices[dev].live.load_full() else { continue };

@@ -12,14 +12,17 @@ use std::time::Duration;
 use softnet_core::filter::Filter;
 use softnet_core::ip::IpPrefix;
 use softnet_core::nat::{Nat, seconds};
+use softnet_dev::netlink::LinkMonitor;
 
 use super::Housekeeper;
 use crate::config::{Config, DeviceConfig, available_cpus};
 use crate::control::{Action, Set, SetQdisc, Target};
-use crate::driver::DeviceError;
+use crate::device::{StackDevice, vlan};
+use crate::driver::{DeviceError, Xdp};
 use crate::live::{LiveError, Merged, merge, print_of};
 use crate::stack::rib::{Hop, Path, Place, Rib, Route, Source};
 use crate::stack::routes;
+use crate::util::lock;
 
 /// How long a change of rules waits for threads that still go by old tables. Those that poll go by the new ones
 /// with their next batch.
@@ -71,10 +74,12 @@ impl Housekeeper {
     pub(super) fn reload(&mut self, new: &Config) -> Result<Vec<String>, LiveError> {
         new.check(&available_cpus()).map_err(LiveError::Config)?;
         let print = print_of(&new.filter);
-        let Merged { mut config, absent, told } = merge(&self.config, &self.told, new, print)?;
+        let Merged { mut config, absent, anew, told } = merge(&self.config, &self.told, new, print)?;
         let statics: Vec<_> = routes::configured(&config).collect();
         config.routes = Vec::new();
         self.check(&config, &absent)?;
+        let known = self.config.devices.len();
+        self.prepare_devices(&config, known, &anew)?;
         let nat = self.new_nat(&config)?;
         let filter = match print == self.told.filter {
             true => None,
@@ -90,6 +95,7 @@ impl Housekeeper {
         };
         config.filter.sets.iter_mut().for_each(|set| set.prefixes = Vec::new());
         // Nothing is refused from here on.
+        self.add_devices(&config, known);
         let mut done = Vec::new();
         let before = self.config.clone();
         let gone = |dev: &usize| absent[*dev] && !self.absent[*dev];
@@ -105,11 +111,25 @@ impl Housekeeper {
         self.reload_neighbours(&before, &mut neighbours);
         for &dev in &gone {
             self.close(dev as u16);
+            self.opener.forget(dev as u16);
             self.shared.devices[dev].set_down(false);
         }
         let rules = (nat.is_some(), filter.is_some());
         let ended = self.install(nat, filter);
-        let opened: Vec<_> = came.iter().map(|&dev| (dev, self.open_again(dev as u16))).collect();
+        let mut opened = Vec::with_capacity(anew.len() + came.len());
+        for &dev in &anew {
+            self.close(dev as u16);
+            if before.devices[dev].driver != config.devices[dev].driver {
+                self.opener.assign(dev as u16, &config.devices[dev].driver);
+            }
+            match self.is_wanted(dev as u16) {
+                _ if came.contains(&dev) => {}
+                true => opened.push((dev, self.open_again(dev as u16))),
+                false => done.push(format!("{}: opened anew when it is set up", config.devices[dev].name)),
+            }
+        }
+        opened.extend(came.iter().map(|&dev| (dev, self.open_again(dev as u16))).collect::<Vec<_>>());
+        self.choose_steering(known);
         if !came.is_empty() {
             let mut more = (0, 0);
             let changed = self.change_routes(|rib| more = change_statics(rib, &statics, |_| true));
@@ -144,7 +164,9 @@ impl Housekeeper {
         for (dev, opened) in opened {
             let name = &config.devices[dev].name;
             match opened {
-                Ok(()) => done.push(format!("{name}: is back")),
+                Ok(()) if dev >= known => done.push(format!("{name}: added")),
+                Ok(()) if came.contains(&dev) => done.push(format!("{name}: is back")),
+                Ok(()) => done.push(format!("{name}: opened anew")),
                 // As at any other time that its interface can't be taken.
                 Err(error) => {
                     done.push(format!("{name}: is to be taken, but can't be yet: {error}"));
@@ -154,6 +176,70 @@ impl Housekeeper {
             }
         }
         Ok(done)
+    }
+
+    /// Tries what may be refused of devices of `config` that are to be added, which are those from
+    /// index `known` on, and of those that are to be opened `anew`.
+    fn prepare_devices(&mut self, config: &Config, known: usize, anew: &[usize]) -> Result<(), LiveError> {
+        let refused = |error: DeviceError| LiveError::Impossible(error.to_string());
+        let shares = |dev: &usize| config.devices[*dev].driver.get::<Xdp>().is_some_and(|xdp| xdp.shared);
+        let with_driver: Vec<usize> = anew.iter().copied().chain(known..config.devices.len()).collect();
+        // Sockets tell their ports to what they were told of at the start.
+        if let Some(dev) = with_driver.iter().copied().find(shares)
+            && !self.shared.sockets.ports().matter()
+        {
+            let key = format!("device {:?}.shared, where none was of driver xdp", config.devices[dev].name);
+            return Err(LiveError::Restart(vec![key]));
+        }
+        for &dev in &with_driver {
+            let device = &config.devices[dev];
+            self.opener.prepare(&device.driver).map_err(refused)?;
+            if dev >= known {
+                device.driver.look(&config.request(dev as u16)).map_err(refused)?;
+            }
+        }
+        if with_driver.len() > anew.len() && self.monitor.is_none() {
+            let monitor = LinkMonitor::new().map_err(|error| LiveError::Impossible(error.to_string()))?;
+            self.monitor = Some(monitor);
+        }
+        Ok(())
+    }
+
+    /// Makes the devices of `config` from index `known` on part of the stack, as such that the
+    /// configuration does not have yet: closed, and without addresses.
+    fn add_devices(&mut self, config: &Config, known: usize) {
+        let all = config.devices.len();
+        if all == known {
+            return;
+        }
+        let added = (known..all).map(|dev| Arc::new(StackDevice::of(config, dev as u16)));
+        let added: Vec<_> = added.collect();
+        let before: Vec<_> = self.shared.netdevs.iter().cloned().collect();
+        for netdev in vlan::netdevs(&before, &added) {
+            self.shared.netdevs.push(netdev);
+        }
+        for device in added {
+            self.opener.assign(device.index, &config.devices[usize::from(device.index)].driver);
+            self.shared.devices.push(device);
+        }
+        self.refused.resize(all, None);
+        self.linkless.resize(all, false);
+        self.absent.resize(all, true);
+        let mut now = Config::clone(&self.config);
+        let without_addresses =
+            |device: &DeviceConfig| DeviceConfig { addresses: Vec::new(), ..device.clone() };
+        now.devices.extend(config.devices[known..].iter().map(without_addresses));
+        self.config = Arc::new(now);
+        self.published.store(self.config.clone());
+    }
+
+    /// If of devices from index `known` on the steering is to be chosen automatically, has it chosen.
+    fn choose_steering(&mut self, known: usize) {
+        let is_automatic = |dev: &Arc<StackDevice>| lock(&dev.steering).may_be_automatic();
+        if self.shared.devices.iter().skip(known).any(is_automatic) {
+            self.shared.enable_auto();
+            self.auto.start(&self.shared);
+        }
     }
 
     /// Opens a device that the configuration has again. A VLAN opens with its link, or at once over one that is open.
