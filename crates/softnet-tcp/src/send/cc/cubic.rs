@@ -318,7 +318,7 @@ mod tests {
         // 43.9 packets, of which 0.7 are 30.73.
         let mut curve = RfcCurve { frac: 0x1_0000 / 10 * 9, ..RfcCurve::default() };
         assert_eq!(curve.ssthresh(43), 30);
-        assert_eq!(curve.frac * 100 >> 16, 72);
+        assert_eq!((curve.frac * 100) >> 16, 72);
     }
 
     #[test]
