@@ -14,6 +14,9 @@ pub(super) const OUTBOUND: u32 = 2;
 /// See the module.
 pub(super) struct Writer<W> {
     to: W,
+    snaplen: u32,
+    /// Interfaces that it has told of.
+    interfaces: u32,
 }
 
 /// A packet to write.
@@ -44,7 +47,7 @@ fn option(bytes: &mut Vec<u8>, code: u16, value: &[u8]) {
 impl<W: Write> Writer<W> {
     /// Starts a section with these interfaces.
     pub(super) fn new(to: W, interfaces: &[String], snaplen: u32) -> io::Result<Self> {
-        let mut writer = Writer { to };
+        let mut writer = Writer { to, snaplen, interfaces: 0 };
         let mut section = Vec::new();
         section.extend(0x1a2b_3c4du32.to_le_bytes());
         section.extend([1, 0, 0, 0]);
@@ -53,17 +56,20 @@ impl<W: Write> Writer<W> {
         option(&mut section, 4, concat!("softnet ", env!("CARGO_PKG_VERSION")).as_bytes());
         section.extend([0; 4]);
         writer.block(0x0a0d_0d0a, &section)?;
-        for name in interfaces {
-            let mut interface = Vec::new();
-            interface.extend(LINKTYPE_ETHERNET.to_le_bytes());
-            interface.extend(snaplen.to_le_bytes());
-            // if_name; if_tsresol: 10^-9 s.
-            option(&mut interface, 2, name.as_bytes());
-            option(&mut interface, 9, &[9]);
-            interface.extend([0; 4]);
-            writer.block(1, &interface)?;
-        }
+        interfaces.iter().try_for_each(|name| writer.interface(name))?;
         Ok(writer)
+    }
+
+    fn interface(&mut self, name: &str) -> io::Result<()> {
+        let mut interface = Vec::new();
+        interface.extend(LINKTYPE_ETHERNET.to_le_bytes());
+        interface.extend(self.snaplen.to_le_bytes());
+        // if_name; if_tsresol: 10^-9 s.
+        option(&mut interface, 2, name.as_bytes());
+        option(&mut interface, 9, &[9]);
+        interface.extend([0; 4]);
+        self.interfaces += 1;
+        self.block(1, &interface)
     }
 
     /// Writes a packet.
@@ -73,6 +79,10 @@ impl<W: Write> Writer<W> {
         flags: u32,
         comment: Option<&str>,
     ) -> io::Result<()> {
+        // A device that was added meanwhile: readers refuse packets of interfaces that are not told of.
+        while self.interfaces <= packet.interface {
+            self.interface(&format!("device {}", self.interfaces))?;
+        }
         let mut block = Vec::with_capacity(packet.data.len() + 64);
         for word in [
             packet.interface,
@@ -138,5 +148,17 @@ mod tests {
         let comment =
             [&[1, 0, 15, 0][..], b"dropped: ip_ttl\0", &[2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0]].concat();
         assert_eq!(blocks[4].1[28..], comment);
+    }
+
+    #[test]
+    fn a_device_that_was_added_meanwhile_is_told_of_before_its_packets() {
+        let mut file = Vec::new();
+        let mut writer = Writer::new(&mut file, &["eth1".into()], 100).unwrap();
+        let packet = Packet { interface: 2, time: 7, len: 5, data: b"abcde" };
+        writer.packet(&packet, 0, None).unwrap();
+        writer.packet(&packet, 0, None).unwrap();
+        let blocks = blocks(&file);
+        assert_eq!(blocks.iter().map(|block| block.0).collect::<Vec<_>>(), [0x0a0d_0d0a, 1, 1, 1, 6, 6]);
+        assert_eq!(blocks[3].1[12..20], *b"device 2");
     }
 }

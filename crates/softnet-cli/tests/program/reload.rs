@@ -92,6 +92,36 @@ fn an_address_that_the_kernel_has_is_refused() {
     assert_eq!(process.end().code(), Some(0));
 }
 
+/// What would keep a device from being opened anew is seen before it is closed.
+#[test]
+fn a_device_stays_open_whose_new_keys_are_refused() {
+    let Some(world) = World::new() else { return };
+    let config = world.config("r.toml", "");
+    let old = std::fs::read_to_string(&config).unwrap();
+    let with = |keys: &str| {
+        let text = old.replacen("name = \"s0\"\n", &format!("name = \"s0\"\n{keys}\n"), 1);
+        assert_ne!(text, old);
+        std::fs::write(&config, text).unwrap();
+    };
+    with("shared = true");
+    let own = Ipv4Addr::new(10, 0, 0, 1);
+    world.middle().run(|| Netlink::new().unwrap().add_address("s0", own, 24).unwrap()).unwrap();
+    let mut process = world.running(&config);
+    for (keys, why) in [
+        ("shared = false", "the kernel has 10.0.0.1, too, on s0"),
+        ("driver = \"packet\"", "the kernel has 10.0.0.1 on it"),
+        ("shared = true\nxps_rxqs = [\"\", \"\", \"\", \"0\"]", "s0: "),
+    ] {
+        with(keys);
+        let (code, error) = command(&world, "reload");
+        assert!(code == Some(1) && error.contains(why), "{keys}: {error}");
+        let shown = &world.show("dev")[0];
+        assert_eq!((&shown["link"], &shown["reopened"]), (&"up".into(), &0.into()), "{shown}");
+    }
+    process.signal(Signal::TERM);
+    assert_eq!(process.end().code(), Some(0));
+}
+
 #[test]
 fn links_are_set_while_it_runs() {
     let Some(world) = World::new() else { return };

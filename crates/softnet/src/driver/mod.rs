@@ -114,7 +114,7 @@ impl DeviceDriver {
     }
 
     /// The type of the driver.
-    fn kind(&self) -> TypeId {
+    pub(crate) fn kind(&self) -> TypeId {
         let driver: &dyn Any = &*self.0;
         driver.type_id()
     }
@@ -249,12 +249,12 @@ pub trait Opener: Send {
         }
     }
 
-    /// Gets ready for a device of `driver`, which may be of another kind than those that it opens.
+    /// Gets ready for `devices` devices of `driver`, which may be of another kind than those that it opens.
     /// What opens any device that it is asked for is ready for all.
     ///
     /// # Errors
     /// Why it can't open such devices.
-    fn prepare(&mut self, _driver: &DeviceDriver) -> Result<(), DeviceError> {
+    fn prepare(&mut self, _driver: &DeviceDriver, _devices: usize) -> Result<(), DeviceError> {
         Ok(())
     }
 
@@ -373,8 +373,8 @@ impl Opener for Openers {
         }
     }
 
-    fn prepare(&mut self, driver: &DeviceDriver) -> Result<(), DeviceError> {
-        self.of_kind(driver, 1).map(|_| ())
+    fn prepare(&mut self, driver: &DeviceDriver, devices: usize) -> Result<(), DeviceError> {
+        self.of_kind(driver, devices).map(|_| ())
     }
 
     fn assign(&mut self, dev: u16, driver: &DeviceDriver) {

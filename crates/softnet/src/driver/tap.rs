@@ -113,6 +113,12 @@ impl Opener for TapOpener {
         Ok(tap::open(&config, &mut self.kept[slot], device.dev, ctx)?)
     }
 
+    fn forget(&mut self, dev: u16) {
+        if let Some(kept) = self.kept.get_mut(usize::from(dev)) {
+            *kept = None;
+        }
+    }
+
     /// A TAP that softnet does not use has no carrier, and so needs not be set down for the kernel.
     fn set_link(&mut self, device: &OpenRequest<'_>, change: LinkChange) -> Result<(), DeviceError> {
         match change {

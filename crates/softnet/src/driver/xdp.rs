@@ -130,13 +130,14 @@ impl XdpOpener {
     fn config(&self, device: &OpenRequest<'_>) -> XdpConfig {
         let told = device.driver.get::<Xdp>().cloned().unwrap_or_default();
         let others = self.posted.iter().filter(|(dev, _)| **dev != device.dev).map(|(_, posted)| posted);
-        let max_posted = self.max_posted.min(self.max_all.saturating_sub(others.sum()));
+        let rest = self.max_posted.min(self.max_all.saturating_sub(others.sum()));
+        // One that is opened again has what it had, though others came meanwhile.
+        let max_posted = self.posted.get(&device.dev).map_or(rest, |had| rest.max(*had));
         XdpConfig { max_posted, ports: Some(self.ports.clone()), ..config(device, &told) }
     }
 
-    fn keep(&mut self, dev: u16, config: &XdpConfig, open: &OpenDevice, claims: Claims) {
-        let queues = open.rx.len();
-        self.posted.insert(dev, queues * config.fitting_ring(queues) as usize);
+    fn keep(&mut self, dev: u16, (queues, ring): (usize, u32), claims: Claims) {
+        self.posted.insert(dev, queues * ring as usize);
         let slot = usize::from(dev);
         if self.claims.len() <= slot {
             self.claims.resize_with(slot + 1, || None);
@@ -178,7 +179,8 @@ impl Opener for XdpOpener {
         if !mode.starts_with("native") {
             note(format_args!("{}: {mode}", device.name));
         }
-        self.keep(device.dev, &config, &open, claims);
+        let queues = open.rx.len();
+        self.keep(device.dev, (queues, config.fitting_ring(queues)), claims);
         Ok(open)
     }
 
@@ -189,8 +191,9 @@ impl Opener for XdpOpener {
         handed: DeviceHandOver,
     ) -> Result<OpenDevice, DeviceError> {
         let config = self.config(device);
+        let ring = handed.facts.ring;
         let (open, claims) = xdp::take_with_claims(&config, &self.umem, device.dev, ctx, handed)?;
-        self.keep(device.dev, &config, &open, claims);
+        self.keep(device.dev, (open.rx.len(), ring), claims);
         Ok(open)
     }
 

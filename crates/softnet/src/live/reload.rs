@@ -9,7 +9,7 @@ use softnet_core::softnet_data::MAX_DEVICES;
 
 use super::{LiveError, Told};
 use crate::config::{Config, DeviceConfig, InterfaceAddr, StackConfig, TcpConfig};
-use crate::driver::{DeviceDriver, Packet, Vlan, Xdp};
+use crate::driver::{DeviceDriver, Packet, Tap, Vlan, Xdp};
 
 /// The configuration to run by, made of the running one and a new one.
 pub(crate) struct Merged {
@@ -149,8 +149,9 @@ fn fixed(old: &DeviceConfig, new: &DeviceConfig, keys: &mut Vec<String>) {
     if !can_change(&old.driver) || !can_change(&new.driver) {
         differ!(keys, name, old, new: driver);
     }
-    if old.driver.get::<Vlan>().is_some() {
-        differ!(keys, name, old, new: partial_csum, rp_filter);
+    // What opens a program's own device may have nothing left to open it by once more.
+    if ![old, new].iter().all(|device| can_change(&device.driver) || device.driver.get::<Tap>().is_some()) {
+        differ!(keys, name, old, new: workers, partial_csum, rp_filter, tx_queue_len, xps_cpus, xps_rxqs);
     }
     differ!(keys, name, old, new: steering, processing_cpu, rps_cpus, rps_flow_cnt, rss);
 }

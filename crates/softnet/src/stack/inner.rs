@@ -150,6 +150,13 @@ impl StackInner {
         ctx
     }
 
+    /// Contexts have ended: what each of the others may cache is more again.
+    pub fn contexts_ended(&self) {
+        let mut contexts = lock(&self.contexts);
+        fold(&mut contexts);
+        self.cache_share.divide(contexts.len().saturating_sub(1));
+    }
+
     /// Counters that together are those of every context there ever was: one entry for each that lives or ended lately,
     /// and one for all others.
     pub fn contexts(&self) -> Vec<Arc<ContextStats>> {

@@ -81,9 +81,9 @@ impl RfcCurve {
         self.cwnd_prior = cwnd;
         self.epoch = None;
         self.timed_out = false;
-        let reduced = window * 7 / 10;
+        let reduced = (window * 7 / 10).max(2 << 16);
         self.frac = (reduced & 0xffff) as u32;
-        ((reduced >> 16) as u32).max(2)
+        (reduced >> 16) as u32
     }
 
     /// `W_cubic(t)` (4.2), Q16.
@@ -319,6 +319,9 @@ mod tests {
         let mut curve = RfcCurve { frac: 0x1_0000 / 10 * 9, ..RfcCurve::default() };
         assert_eq!(curve.ssthresh(43), 30);
         assert_eq!((curve.frac * 100) >> 16, 72);
+        // Two packets are the least, and no part of a third.
+        let mut curve = RfcCurve { frac: 0x1_0000 / 10 * 8, ..RfcCurve::default() };
+        assert_eq!((curve.ssthresh(2), curve.frac), (2, 0));
     }
 
     #[test]

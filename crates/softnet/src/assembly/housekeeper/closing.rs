@@ -73,6 +73,7 @@ impl Housekeeper {
                 tx.into_iter().for_each(|tx| tx.close(ctx));
             }
         });
+        self.shared.contexts_ended();
         closing
     }
 

@@ -161,7 +161,9 @@ impl Housekeeper {
             done = more(rib);
         });
         for &dev in &there {
-            if self.shared.devices[dev].vlan.is_none() {
+            // Of another driver, or by other keys of it, it is about to be opened anew.
+            let same = before.devices[dev].driver == config.devices[dev].driver;
+            if self.shared.devices[dev].vlan.is_none() && same {
                 self.opener.addresses_changed(&config.request(dev as u16));
             }
             self.forget_off_link(dev as u16);

@@ -22,6 +22,7 @@ use crate::driver::{DeviceError, Xdp};
 use crate::live::{LiveError, Merged, merge, print_of};
 use crate::stack::rib::{Hop, Path, Place, Rib, Route, Source};
 use crate::stack::routes;
+use crate::tx::qdisc::Settings;
 use crate::util::lock;
 
 /// How long a change of rules waits for threads that still go by old tables. Those that poll go by the new ones
@@ -164,6 +165,7 @@ impl Housekeeper {
         for (dev, opened) in opened {
             let name = &config.devices[dev].name;
             match opened {
+                Ok(()) if !self.is_open(dev as u16) => done.push(format!("{name}: opens with its link")),
                 Ok(()) if dev >= known => done.push(format!("{name}: added")),
                 Ok(()) if came.contains(&dev) => done.push(format!("{name}: is back")),
                 Ok(()) => done.push(format!("{name}: opened anew")),
@@ -192,10 +194,24 @@ impl Housekeeper {
             return Err(LiveError::Restart(vec![key]));
         }
         for &dev in &with_driver {
-            let device = &config.devices[dev];
-            self.opener.prepare(&device.driver).map_err(refused)?;
-            if dev >= known {
-                device.driver.look(&config.request(dev as u16)).map_err(refused)?;
+            let (device, request) = (&config.devices[dev], config.request(dev as u16));
+            let alike =
+                config.devices.iter().filter(|other| other.driver.kind() == device.driver.kind()).count();
+            self.opener.prepare(&device.driver, alike).map_err(refused)?;
+            let before = self.config.devices.get(dev).map(|device| device.driver.kind());
+            if before != Some(device.driver.kind()) {
+                device.driver.look(&request).map_err(refused)?;
+            } else if self.is_open(dev as u16)
+                && let Some((addr, holder)) = self.opener.conflict(&request)
+            {
+                return Err(LiveError::KernelHas { addr, dev: device.name.clone(), holder });
+            }
+            let live = self.shared.devices.get(dev).and_then(|device| device.live.load_full());
+            if let Some(live) = live {
+                let queues = live.tx.queues.len() as u16;
+                device
+                    .xps(queues)
+                    .map_err(|error| LiveError::Impossible(format!("{}: {error}", device.name)))?;
             }
         }
         if with_driver.len() > anew.len() && self.monitor.is_none() {
@@ -362,7 +378,11 @@ impl Housekeeper {
                 Err(error) => done.push(format!("{name}: threaded stays: {error}")),
             }
         }
-        if old.qdisc != new.qdisc {
+        if old.qdisc != new.qdisc && !self.is_open(dev as u16) {
+            let settings = Settings { root: new.qdisc.clone(), ..Settings::default() };
+            *lock(&self.shared.devices[dev].qdiscs) = settings;
+            done.push(format!("{name}: qdisc, as soon as it is open"));
+        } else if old.qdisc != new.qdisc {
             let action = if new.qdisc.is_some() { Action::Replace } else { Action::Del };
             let qdisc = new.qdisc.as_ref().map(ToString::to_string);
             match self.set_qdisc(&SetQdisc { dev: name.clone(), queue: None, action, qdisc }) {
