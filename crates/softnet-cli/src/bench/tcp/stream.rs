@@ -20,6 +20,7 @@ use super::{Cpus, stack_threads};
 use crate::bench::Common;
 use crate::bench::device::Device;
 use crate::bench::echo::Usage;
+use crate::bench::forward::wanted;
 use crate::bench::harness::{Case, alternate};
 use crate::bench::report::{Bound, REFERENCE, Report, Row, Sample};
 use crate::bench::{pin, text};
@@ -78,8 +79,8 @@ pub(crate) struct TcpStreams {
     /// What the streams go by
     #[arg(long, value_enum, default_value = "both")]
     device: Device,
-    /// Only these cases, to profile one
-    #[arg(long = "case", value_name = "CASE", value_delimiter = ',')]
+    /// Only this row (may be repeated), as for a profile: `perf record -a softnet bench tcp-stream --case softnet`
+    #[arg(long = "case", value_name = "CASE")]
     cases: Vec<String>,
     /// Only with so many streams
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
@@ -267,6 +268,8 @@ pub(super) fn measure(
 impl TcpStreams {
     pub(crate) fn run(&self) -> Result<Report, String> {
         let cpus = Cpus::new(self.common.cpu)?;
+        let all: Vec<_> = CASES.iter().flat_map(|of| of.names).chain(["kernel-plain", "kernel"]).collect();
+        let wanted = wanted(&self.cases, &all)?;
         let (mem, xdp) = (self.device.mem(), self.device.xdp());
         // Cases of a rig, with the way in which its threads wait.
         let runs = || vec![("softnet", &BASE), ("softnet-busy", &BUSY)];
@@ -294,9 +297,7 @@ impl TcpStreams {
                 for (of, device, rig) in
                     rigs.iter().filter(|(_, device, _)| direction == Direction::Send || *device != "mem")
                 {
-                    let asked =
-                        |case: &&str| self.cases.is_empty() || self.cases.iter().any(|only| only == case);
-                    for (case, way) in of.iter().filter(|(case, _)| asked(case)) {
+                    for (case, way) in of.iter().filter(|(case, _)| wanted.contains(case)) {
                         let params = vec![
                             ("device", json!(device)),
                             ("streams", json!(n)),
