@@ -13,7 +13,7 @@ use softnet_core::ip::{Address, IpPrefix, Prefix};
 use softnet_core::skb::{BATCH, Region};
 use softnet_dev::mem::{NicConfig, NicPort, nic};
 
-use super::harness::{Case, alternate};
+use super::harness::{Case, alternate, wanted};
 use super::report::{Bound, REFERENCE, Report, Row, Sample};
 use super::templates::{Counter, Found, Random, SIZE, Sums, Template, Wire};
 use super::templates::{
@@ -105,15 +105,6 @@ pub(super) fn params<const N: usize>(
         ("size", json!(SIZE)),
     ];
     common.into_iter().chain(own).collect()
-}
-
-/// Those of `all` rows that `--case` asked for: all, if it did not. Refuses one that there is not.
-pub(super) fn wanted(asked: &[String], all: &[&'static str]) -> Result<Vec<&'static str>, String> {
-    if let Some(unknown) = asked.iter().find(|case| !all.contains(&case.as_str())) {
-        return Err(format!("--case {unknown}: there are {}", all.join(", ")));
-    }
-    let is_wanted = |case: &&&str| asked.is_empty() || asked.iter().any(|asked| asked == **case);
-    Ok(all.iter().filter(is_wanted).copied().collect())
 }
 
 /// Packets of a round.

@@ -101,6 +101,15 @@ fn progress(round: usize, rounds: usize, case: &str, left: Option<Duration>) -> 
     format!("{round}: {case}{left}")
 }
 
+/// Those of `all` rows that `--case` asked for: all, if it did not. Refuses one that there is not.
+pub(in crate::bench) fn wanted(asked: &[String], all: &[&'static str]) -> Result<Vec<&'static str>, String> {
+    if let Some(unknown) = asked.iter().find(|case| !all.contains(&case.as_str())) {
+        return Err(format!("--case {unknown}: there are {}", all.join(", ")));
+    }
+    let is_wanted = |case: &&&str| asked.is_empty() || asked.iter().any(|asked| asked == **case);
+    Ok(all.iter().filter(is_wanted).copied().collect())
+}
+
 /// Runs `cases` in turn: one warm-up round, then `rounds` that count. A measurement during which others used `cpu`, on
 /// which the calling thread runs, is repeated, of each case at most twice as often as there are rounds; what is disturbed
 /// then is noted in its row. Without a `cpu` nothing is watched: for a bench whose own threads compete. Progress goes to

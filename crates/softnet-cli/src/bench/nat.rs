@@ -13,7 +13,7 @@ use softnet_core::nat::{Blocks, Nat, NatRules, NatState, SourceNat};
 use softnet_dev::hugepage::HugePages;
 
 use super::forward::{self, RX_MAC, Setup};
-use super::harness::{Case, alternate};
+use super::harness::{Case, alternate, wanted};
 use super::nat_wire;
 use super::report::{Bound, REFERENCE, Report, Row};
 use super::templates::{Random, SIZE, Template, number, sixteen_prefixes, templates};
@@ -220,7 +220,7 @@ impl NatBench {
 
     fn run_mem(&self) -> Result<Report, String> {
         let cpu = pin(self.common.cpu)?;
-        let wanted = forward::wanted(&self.cases, &CASES.map(|case| case.0))?;
+        let wanted = wanted(&self.cases, &CASES.map(|case| case.0))?;
         eprintln!("making packets");
         let prefixes: Arc<[IpPrefix]> = sixteen_prefixes().into_iter().map(Prefix::any).collect();
         let setups: Vec<_> = CASES

@@ -12,7 +12,7 @@ use softnet_core::ip::{IpPrefix, Prefix};
 use softnet_dev::hugepage::HugePages;
 
 use super::forward::{self, Setup};
-use super::harness::{Case, alternate};
+use super::harness::{Case, alternate, wanted};
 use super::nat::sessions;
 use super::report::{Bound, Report, Row};
 use super::templates::sixteen_prefixes;
@@ -125,7 +125,7 @@ fn verify(setup: &Setup, rules: Option<&Rules>) -> Result<(), String> {
 impl FilterBench {
     pub(crate) fn run(&self) -> Result<Report, String> {
         let cpu = pin(self.common.cpu)?;
-        let wanted = forward::wanted(&self.cases, &CASES)?;
+        let wanted = wanted(&self.cases, &CASES)?;
         let prefixes: Arc<[IpPrefix]> = sixteen_prefixes().into_iter().map(Prefix::any).collect();
         let mut setups = Vec::new();
         for case in wanted {

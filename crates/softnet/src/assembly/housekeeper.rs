@@ -10,6 +10,7 @@ mod kernel_addrs;
 mod links;
 mod live;
 mod reload;
+mod reload_devices;
 mod set_link;
 pub(super) mod take_over;
 

@@ -170,12 +170,7 @@ impl Assembly {
             }
             false => (Region::with_defer(memory, frames, frames, defer)?, None),
         };
-        let devices = config
-            .devices
-            .iter()
-            .enumerate()
-            .map(|(index, _)| Arc::new(StackDevice::of(&config, index as u16)))
-            .collect();
+        let devices = StackDevice::all(&config, 0);
         let mut workers = Vec::new();
         for (index, cpu) in stack.workers.iter().enumerate() {
             let thread = PollThread {

@@ -147,8 +147,12 @@ impl StackDevice {
         }
     }
 
-    /// Device `index` of `config`, not open yet.
-    pub(crate) fn of(config: &Config, index: u16) -> Self {
+    /// The devices of `config` from index `from` on, none of them open yet.
+    pub(crate) fn all(config: &Config, from: usize) -> Vec<Arc<Self>> {
+        (from..config.devices.len()).map(|index| Arc::new(StackDevice::of(config, index as u16))).collect()
+    }
+
+    fn of(config: &Config, index: u16) -> Self {
         let device = &config.devices[usize::from(index)];
         let (name, qdisc) = (device.name.clone(), device.qdisc.clone());
         StackDevice {

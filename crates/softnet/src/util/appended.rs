@@ -10,9 +10,9 @@ use std::ops::Index;
 pub struct Appended<T>(boxcar::Vec<T>);
 
 impl<T> Appended<T> {
-    /// Appends `value`. Returns its index. One thread at a time: indices are without gaps then.
-    pub fn push(&self, value: T) -> usize {
-        self.0.push(value)
+    /// Appends `value`. One thread at a time: indices are without gaps then.
+    pub fn push(&self, value: T) {
+        self.0.push(value);
     }
 
     /// The element with index `at`.
@@ -25,11 +25,6 @@ impl<T> Appended<T> {
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.0.count()
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// All of them, in order; also those that are appended meanwhile.

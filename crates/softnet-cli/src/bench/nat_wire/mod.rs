@@ -36,9 +36,9 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::harness::{Case, alternate};
+use super::Common;
+use super::harness::{Case, alternate, wanted};
 use super::report::{Bound, REFERENCE, Report, Row};
-use super::{Common, forward};
 pub(super) use rig::Ends;
 use rig::{Rig, Router, Wires};
 
@@ -106,7 +106,7 @@ pub(super) fn run(
         ]);
     }
     let all: Vec<_> = ways.iter().map(|way| way.0).collect();
-    let wanted = forward::wanted(asked, &all)?;
+    let wanted = wanted(asked, &all)?;
     ways.retain(|way| wanted.contains(&way.0));
     let mut rigs = Vec::new();
     for (case, wires, router, nat) in ways {

@@ -20,8 +20,7 @@ use super::{Cpus, stack_threads};
 use crate::bench::Common;
 use crate::bench::device::Device;
 use crate::bench::echo::Usage;
-use crate::bench::forward::wanted;
-use crate::bench::harness::{Case, alternate};
+use crate::bench::harness::{Case, alternate, wanted};
 use crate::bench::report::{Bound, REFERENCE, Report, Row, Sample};
 use crate::bench::{pin, text};
 

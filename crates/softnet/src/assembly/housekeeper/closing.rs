@@ -65,15 +65,13 @@ impl Housekeeper {
             }
             parts.push(Part::Device(live.clone()));
         }
-        let shared = self.shared.clone();
-        side_by_side(parts, &mut self.ctx, &|| shared.context(), &|part, ctx| match part {
+        self.side_by_side(parts, &|part, ctx| match part {
             Part::Device(live) => live.device.closing(),
             Part::Queue(rx, tx) => {
                 rx.into_iter().for_each(|rx| rx.close(ctx));
                 tx.into_iter().for_each(|tx| tx.close(ctx));
             }
         });
-        self.shared.contexts_ended();
         closing
     }
 
@@ -105,11 +103,37 @@ impl Housekeeper {
             .for_each(|vlan| self.close(vlan));
         let closing: Vec<_> = all.filter_map(|dev| self.detach(dev)).collect();
         let closed = self.close_queues(closing);
-        let shared = self.shared.clone();
         closed.iter().for_each(|closed| self.closed(closed));
-        side_by_side(closed, &mut self.ctx, &|| shared.context(), &|closed, _| drop(closed));
+        self.side_by_side(closed, &|closed, _| drop(closed));
         self.shared.slow_path(&mut self.ctx, |slow, ctx, _, _| slow.shutdown(ctx));
         self.ctx.drain();
+    }
+
+    /// Does `one` with each of `all`, in threads of their own as far as there are any to be had; each with a context of its own.
+    fn side_by_side<T: Send>(&mut self, all: Vec<T>, one: &(dyn Fn(T, &mut SoftnetData) + Sync)) {
+        const THREADS: usize = 32;
+        let threads = all.len().min(THREADS);
+        let all = Mutex::new(all);
+        let next = || lock(&all).pop();
+        let work = |ctx: &mut SoftnetData| {
+            while let Some(item) = next() {
+                one(item, ctx);
+            }
+        };
+        let shared = &self.shared;
+        std::thread::scope(|scope| {
+            for _ in 1..threads {
+                let thread = || {
+                    let mut ctx = shared.context();
+                    work(&mut ctx);
+                    ctx.drain();
+                };
+                // Without it the others do its part.
+                let _ = std::thread::Builder::new().spawn_scoped(scope, thread);
+            }
+            work(&mut self.ctx);
+        });
+        self.shared.contexts_ended();
     }
 }
 
@@ -125,34 +149,4 @@ enum Part {
     Device(Arc<OpenParts>),
     /// What comes in by a queue, and what leaves by it.
     Queue(Option<Input>, Option<Arc<NetdevQueue>>),
-}
-
-/// Does `one` with each of `all`, in threads of their own as far as there are any to be had; each with a context of its own.
-fn side_by_side<T: Send>(
-    all: Vec<T>,
-    ctx: &mut SoftnetData,
-    context: &(dyn Fn() -> SoftnetData + Sync),
-    one: &(dyn Fn(T, &mut SoftnetData) + Sync),
-) {
-    const THREADS: usize = 32;
-    let threads = all.len().min(THREADS);
-    let all = Mutex::new(all);
-    let next = || lock(&all).pop();
-    let work = |ctx: &mut SoftnetData| {
-        while let Some(item) = next() {
-            one(item, ctx);
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 1..threads {
-            let thread = || {
-                let mut ctx = context();
-                work(&mut ctx);
-                ctx.drain();
-            };
-            // Without it the others do its part.
-            let _ = std::thread::Builder::new().spawn_scoped(scope, thread);
-        }
-        work(ctx);
-    });
 }
